@@ -26,19 +26,19 @@ def command(rates: Path | None, pages: Pages, as_json: bool, **keys: Any) -> int
     from trainrig.cli.output import publish
     from trainrig.errors import EXIT_FINDING, EXIT_OK
     from trainrig.prediction.as_json import fits_dict
-    from trainrig.prediction.beside import beside, beside_dict
     from trainrig.prediction.fit.methods import fits
+    from trainrig.prediction.machine_comparison import compare_machines, comparison_dict
     from trainrig.prediction.verdict import DOES_NOT_FIT
     from trainrig.report.fits_report import fits_document
-    from trainrig.report.side_by_side import fits_beside
+    from trainrig.report.side_by_side import fits_side_by_side
 
     questions = machines(**keys)
     if len(questions) > 1:
-        several = beside(questions, lambda one: fits(one, measured(rates)))
+        several = compare_machines(questions, lambda one: fits(one, measured(rates)))
         publish(
             as_json,
-            lambda: beside_dict(several, fits_dict),
-            lambda: fits_beside(several),
+            lambda: comparison_dict(several, fits_dict),
+            lambda: fits_side_by_side(several),
             pages,
             schema="fits-beside",
         )

@@ -121,14 +121,16 @@ def command(
     if len(questions) > 1 or price:
         if what_if is not None:
             raise UsageError("--what-if asks about one machine", "one --on, without --price")
-        from trainrig.prediction.beside import beside, beside_dict
-        from trainrig.report.side_by_side import predictions_beside
+        from trainrig.prediction.machine_comparison import compare_machines, comparison_dict
+        from trainrig.report.side_by_side import predictions_side_by_side
 
-        several = beside(questions, lambda one: predict(question(one, measured(rates))), price)
+        several = compare_machines(
+            questions, lambda one: predict(question(one, measured(rates))), price
+        )
         publish(
             as_json,
-            lambda: beside_dict(several, lambda found: prediction_dict(found, tokens)),
-            lambda: predictions_beside(several, tokens),
+            lambda: comparison_dict(several, lambda found: prediction_dict(found, tokens)),
+            lambda: predictions_side_by_side(several, tokens),
             pages,
             schema="predict-beside",
         )

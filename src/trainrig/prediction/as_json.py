@@ -35,63 +35,63 @@ def step_time_by(*, is_simulated: bool) -> str:
     return "simulation" if is_simulated else "closed form"
 
 
-def prediction_dict(found: Prediction, tokens: float | None = None) -> dict[str, Any]:
+def prediction_dict(prediction: Prediction, tokens: float | None = None) -> dict[str, Any]:
     """What ``predict --json`` prints; others script against it."""
-    own = held(found.question.shape, found.layout)
+    rank_bytes = held(prediction.question.shape, prediction.layout)
     result = {
-        **_subject(found.question, found.rates.device, found.memory),
-        "step_time_s": found.time,
-        "simulated_step_time_s": found.simulated,
-        "step_time_by": step_time_by(is_simulated=found.is_simulated),
+        **_subject(prediction.question, prediction.rates.device, prediction.memory),
+        "step_time_s": prediction.time,
+        "simulated_step_time_s": prediction.simulated,
+        "step_time_by": step_time_by(is_simulated=prediction.is_simulated),
         "setting": [
-            {"name": one.name, "text": one.text, "presumed": one.is_presumed}
-            for one in found.setting
+            {"name": line.name, "text": line.text, "presumed": line.is_presumed}
+            for line in prediction.setting
         ],
-        "parts_s": {name: float(getattr(found.step, name)) for name in PARTS},
-        "overlapped_s": float(found.step.overlapped),
-        "data_parallel_s": found.data_parallel,
-        "held_bytes": dataclasses.asdict(own) if own is not None else None,
-        "gpu_memory_bytes": found.rates.memory_bytes,
-        **verdict_dict(found.verdict),
-        "tokens_per_step": found.tokens,
-        "tokens_per_s": found.tokens_per_s,
-        "tokens_per_day": found.tokens_per_s * DAY,
-        "samples_per_s": int(found.layout.global_batch) / found.time,
-        "model_flops_per_s_per_gpu": found.flop_rate,
-        "mfu": found.mfu,
-        "hfu": found.hfu,
-        "mfu_causal_half": found.mfu_half,
-        "hfu_causal_half": found.hfu_half,
+        "parts_s": {name: float(getattr(prediction.step, name)) for name in PARTS},
+        "overlapped_s": float(prediction.step.overlapped),
+        "data_parallel_s": prediction.data_parallel,
+        "held_bytes": dataclasses.asdict(rank_bytes) if rank_bytes is not None else None,
+        "gpu_memory_bytes": prediction.rates.memory_bytes,
+        **verdict_dict(prediction.verdict),
+        "tokens_per_step": prediction.tokens,
+        "tokens_per_s": prediction.tokens_per_s,
+        "tokens_per_day": prediction.tokens_per_s * DAY,
+        "samples_per_s": int(prediction.layout.global_batch) / prediction.time,
+        "model_flops_per_s_per_gpu": prediction.flop_rate,
+        "mfu": prediction.mfu,
+        "hfu": prediction.hfu,
+        "mfu_causal_half": prediction.mfu_half,
+        "hfu_causal_half": prediction.hfu_half,
         "convention": CONVENTION,
-        "provenance": dict(found.rates.provenance),
-        "warnings": list(found.warnings),
-        "published": [dataclasses.asdict(run) for run in published_runs(found)],
+        "provenance": dict(prediction.rates.provenance),
+        "warnings": list(prediction.warnings),
+        "published": [dataclasses.asdict(run) for run in published_runs(prediction)],
     }
-    result["interval"] |= {"step_time_s": found.interval}
+    result["interval"] |= {"step_time_s": prediction.interval}
     if tokens is not None:
-        result |= {"tokens": tokens, "days": found.days(tokens), "kwh": found.kwh(tokens)}
+        result |= {"tokens": tokens, "days": prediction.days(tokens), "kwh": prediction.kwh(tokens)}
         result["interval"]["days"] = [
-            end / found.time * found.days(tokens) for end in found.interval
+            end / prediction.time * prediction.days(tokens) for end in prediction.interval
         ]
     return result
 
 
-def fits_dict(found: FitAnswer) -> dict[str, Any]:
+def fits_dict(answer: FitAnswer) -> dict[str, Any]:
     """What ``fits --json`` prints; others script against it."""
-    asked = found.asked
+    fit = answer.asked_fit
     return {
-        **_subject(asked.question, asked.question.cluster.rates().device, asked.memory),
-        **verdict_dict(found.verdict),
-        "method": found.method,
-        "gpu_memory_bytes": asked.capacity,
-        "largest_batch_size": asked.largest_batch_size,
-        "sample_time_s": asked.sample_time,
-        "warnings": list(asked.question.notes),
-        "methods": [_method_dict(one) for one in found.methods],
-        "refused": found.refused,
-        "options": [_effect_dict(effect) for effect in asked.options],
-        "sequence": [_effect_dict(effect) for effect in asked.sequence],
-        "options_tried": asked.tried,
+        **_subject(fit.question, fit.question.cluster.rates().device, fit.memory),
+        **verdict_dict(answer.verdict),
+        "method": answer.method,
+        "gpu_memory_bytes": fit.capacity,
+        "largest_batch_size": fit.largest_batch_size,
+        "sample_time_s": fit.sample_time,
+        "warnings": list(fit.question.notes),
+        "methods": [_method_dict(method) for method in answer.methods],
+        "refused": answer.refused,
+        "options": [_effect_dict(effect) for effect in fit.options],
+        "sequence": [_effect_dict(effect) for effect in fit.sequence],
+        "options_tried": fit.tried,
     }
 
 
@@ -100,28 +100,31 @@ def verdict_dict(verdict: str) -> dict[str, Any]:
     return {"verdict": verdict, "fits": verdict == FITS, "close": verdict == BORDERLINE}
 
 
-def _method_dict(found: MethodFit) -> dict[str, Any]:
-    layout = found.question.layout
+def _method_dict(method_fit: MethodFit) -> dict[str, Any]:
+    layout = method_fit.question.layout
     return {
-        "method": found.method,
-        "verdict": found.verdict,
-        "memory_bytes_per_gpu": int(found.memory.total),
-        "interval": {"memory_bytes_per_gpu": list(found.interval)},
-        "tokens_per_s": found.tokens_per_s,
-        "micro_batch": dataclasses.asdict(found.micro_batch),
-        "seq_len": dataclasses.asdict(found.seq_len),
-        "host_memory_bytes_per_node": found.host_memory,
+        "method": method_fit.method,
+        "verdict": method_fit.verdict,
+        "memory_bytes_per_gpu": int(method_fit.memory.total),
+        "interval": {"memory_bytes_per_gpu": list(method_fit.interval)},
+        "tokens_per_s": method_fit.tokens_per_s,
+        "micro_batch": dataclasses.asdict(method_fit.micro_batch),
+        "seq_len": dataclasses.asdict(method_fit.seq_len),
+        "host_memory_bytes_per_node": method_fit.host_memory,
         "framework": layout.framework,
         "launch": launch_line(
-            found.question.program.key, found.question.shape, layout, found.question.model
+            method_fit.question.program.key,
+            method_fit.question.shape,
+            layout,
+            method_fit.question.model,
         ),
     }
 
 
 def _effect_dict(effect: OptionEffect) -> dict[str, Any]:
-    found = dataclasses.asdict(effect)
-    del found["layout"]  # `change` says it
-    return found | {"fits": effect.verdict == FITS}
+    values = dataclasses.asdict(effect)
+    del values["layout"]  # `change` says it
+    return values | {"fits": effect.verdict == FITS}
 
 
 def _subject(question: Question, device: str, needed: Memory) -> dict[str, Any]:
@@ -147,7 +150,7 @@ def program_dict(question: Question) -> dict[str, Any]:
     return {
         "program": question.program.key,
         "program_because": presumed.because or None if presumed is not None else None,
-        "presumed": [one._asdict() for one in values],
+        "presumed": [presumption._asdict() for presumption in values],
     }
 
 
@@ -158,14 +161,14 @@ def memory_parts(needed: Memory) -> dict[str, int]:
 
 def layout_dict(layout: Layout) -> dict[str, Any]:
     """A layout in plain values, with what follows from it."""
-    found = {name: value for name, value in layout.flat().items() if name in _SHOWN}
-    found |= {"parallel": layout.scheme, "states": scheme_of(layout)}
-    found |= {"lora_on": layout.adapted if layout.lora.rank else "none"}
-    found |= {"cp_comm": layout.context if layout.mesh.cp > 1 else "none"}
-    found |= {"precision": layout.precision.number_format}
+    values = {name: value for name, value in layout.flat().items() if name in _SHOWN}
+    values |= {"parallel": layout.scheme, "states": scheme_of(layout)}
+    values |= {"lora_on": layout.adapted if layout.lora.rank else "none"}
+    values |= {"cp_comm": layout.context if layout.mesh.cp > 1 else "none"}
+    values |= {"precision": layout.precision.number_format}
     narrow = "fp16" if layout.precision.compute == "fp16" else "bf16"
-    found |= {"grad_reduce": {4: "fp32", 2: narrow}[gradient_bytes(layout)]}
-    return found | {"dp": int(layout.mesh.dp), "global_batch": int(layout.global_batch)}
+    values |= {"grad_reduce": {4: "fp32", 2: narrow}[gradient_bytes(layout)]}
+    return values | {"dp": int(layout.mesh.dp), "global_batch": int(layout.global_batch)}
 
 
 _SHOWN = {*SIZES, "cp", "framework", *WORDS_AND_LENGTHS} - {"scaled", "target_seq_len", "experts"}

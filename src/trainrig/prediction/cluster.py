@@ -80,15 +80,17 @@ class Cluster:
         if self.records:
             from trainrig.prediction.rates.from_records import rates_of_records
 
-            found = rates_of_records(self.records, self.chip, **places)
-            found = found.replace(memory_bytes=self.memory) if self.memory else found
-            return FLASH_VERSIONS[self.flash_version](found)
+            rates = rates_of_records(self.records, self.chip, **places)
+            rates = rates.replace(memory_bytes=self.memory) if self.memory else rates
+            return FLASH_VERSIONS[self.flash_version](rates)
         assert self.chip is not None
-        found = FLASH_VERSIONS[self.flash_version](rates_of_chip(self.chip, **places))
-        found = in_fp4(found, self.chip) if self.is_fp4 else found
-        own = {"host_memory": self.host_bandwidth, "disk": self.disk}
-        found = found.replace(**{name: rate for name, rate in own.items() if rate is not None})
-        return found.replace(host_memory=found.host_memory * self.trays)
+        rates = FLASH_VERSIONS[self.flash_version](rates_of_chip(self.chip, **places))
+        rates = in_fp4(rates, self.chip) if self.is_fp4 else rates
+        host_rates = {"host_memory": self.host_bandwidth, "disk": self.disk}
+        rates = rates.replace(
+            **{name: rate for name, rate in host_rates.items() if rate is not None}
+        )
+        return rates.replace(host_memory=rates.host_memory * self.trays)
 
     @property
     def tray(self) -> int:

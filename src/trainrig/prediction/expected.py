@@ -92,8 +92,8 @@ def claim_for(claims: Iterable[Record], benchmark: str, case: Case) -> Record | 
     wanted = spec.claim(case) if spec else None
     if wanted is None:
         return None
-    named, of = wanted
-    fitting = (c for c in claims if c.benchmark == named and dict(c.case) == dict(of))
+    named, keys = wanted
+    fitting = (c for c in claims if c.benchmark == named and dict(c.case) == dict(keys))
     return next((claim for claim in fitting if claim.value is not None), None)
 
 
@@ -123,11 +123,11 @@ def host_claims(snapshot: Snapshot, device: str) -> tuple[Record, ...]:
     no claim.
     """
     speed, channels = snapshot.memory.speed_mt_per_s, snapshot.memory.channels
-    found = [_cpu_claim(claim) for claim in _cpu_peaks(snapshot)]
+    claims = [_cpu_claim(claim) for claim in _cpu_peaks(snapshot)]
     if not isinstance(speed, Missing) and not isinstance(channels, Missing):
         claim = memory_bandwidth(speed * 1e6, channels)
-        found.append(_claim(MEMORY_CLAIM, {}, ("byte_rate", "B/s"), claim.high, claim.source))
-    return tuple(claim.replace(device=device) for claim in found)
+        claims.append(_claim(MEMORY_CLAIM, {}, ("byte_rate", "B/s"), claim.high, claim.source))
+    return tuple(claim.replace(device=device) for claim in claims)
 
 
 def link_claims(
@@ -170,9 +170,9 @@ def _both(card: int | None, slot: int | None) -> int | None:
 
 def _cpu_claim(claim: HostClaim) -> Record:
     case = {"dtype": claim.dtype, "accumulate": DEFAULT_ACCUMULATE[str(claim.dtype)]}
-    found = _claim(PEAK, case, ("flop_rate", claim.unit), claim.high, claim.source)
+    record = _claim(PEAK, case, ("flop_rate", claim.unit), claim.high, claim.source)
     # What the flags leave open is the report's to show.
-    return found.replace(interval=(claim.low, claim.high)) if claim.low < claim.high else found
+    return record.replace(interval=(claim.low, claim.high)) if claim.low < claim.high else record
 
 
 def _cpu_peaks(snapshot: Snapshot) -> tuple[HostClaim, ...]:
@@ -239,11 +239,11 @@ def expect(
         same = [record for record in published if _comparable(record, point)]
         grounds = _from_link(point, limit) or _from_chip(point, same, chip, power)
     history = tuple(history)
-    own = _from_history(point, history)
+    from_history = _from_history(point, history)
     # History narrows what a chip leads one to expect; it never excuses a machine that is slow: a
     # card that was below its band three times is still below it.
-    if own is not None and (grounds is None or own[0] >= grounds[0]):
-        grounds = own
+    if from_history is not None and (grounds is None or from_history[0] >= grounds[0]):
+        grounds = from_history
     grounds = _demanded(point, demands or Demands(), grounds) or grounds
     if grounds is not None:
         low, centre, high, source = grounds
@@ -264,8 +264,8 @@ def _demanded(point: Record, demands: Demands, known: Grounds | None) -> Grounds
     spec = find(point.benchmark)
     if spec is None or (point.device_index is not None and not spec.is_large(point.case)):
         return None
-    benchmark, of = spec.claim(point.case) or ("", {})
-    named = str(of.get("dtype", benchmark))
+    benchmark, keys = spec.claim(point.case) or ("", {})
+    named = str(keys.get("dtype", benchmark))
     if named in demands.least and spec.role is not Role.BLOCK and spec.is_large(point.case):
         low = demands.least[named]
         centre, high = (max(low, value) for value in (known[1:3] if known else (low, low)))
@@ -331,17 +331,17 @@ def _from_chip(
     # Those of judged sizes where there are any.
     stated = [r for r in stated if spec.is_large(r.case)] or stated
     figures = [slower * r.value for r in stated if r.value]
-    own = _own_rate(point, rates_of_chip(chip, power=power)) if chip else None
+    own_rate = _own_rate(point, rates_of_chip(chip, power=power)) if chip else None
     if figures:
         margin = MARGIN if len(figures) > 1 else LONE_MARGIN
         source = f"published for {point.device}, n = {len(figures)}"
         low, centre, high, source = _band(figures, source, margin)
-        if own is not None:
-            low, centre, high = min(low, own), own, max(high, own)
-    elif own is not None and chip is not None:
-        what = str(point.case["dtype"]) if spec.role is Role.PRODUCT else "stream"
-        unsure = unsure_of(chip, what)
-        low, centre, high = own * (1.0 - unsure), own, own * (1.0 + unsure)
+        if own_rate is not None:
+            low, centre, high = min(low, own_rate), own_rate, max(high, own_rate)
+    elif own_rate is not None and chip is not None:
+        product = str(point.case["dtype"]) if spec.role is Role.PRODUCT else "stream"
+        unsure = unsure_of(chip, product)
+        low, centre, high = own_rate * (1.0 - unsure), own_rate, own_rate * (1.0 + unsure)
         source = f"predicted for {point.device}"
     else:
         return None

@@ -151,8 +151,8 @@ def layer_seconds(case: Case, rates: Rates, kernels: str) -> float:
         if part.name.startswith(tuple(wanted))
     ]
     directions = (False, True) if case["pass"] == _BOTH else (False,)
-    found = (operator_times(shape, parts, layout, rates, backward=way) for way in directions)
-    return sum(max(device, fitted().launch * host) for device, host in found)
+    times = (operator_times(shape, parts, layout, rates, backward=way) for way in directions)
+    return sum(max(device, fitted().launch * host) for device, host in times)
 
 
 def _predicted(
@@ -198,22 +198,22 @@ def usual_layer(
     return precision, kernels or ("flash" if has_flash(chip, precision) else "eager")
 
 
-def grid_dict(rates: Rates, found: Iterable[Record]) -> dict[str, Any]:
+def grid_dict(rates: Rates, records: Iterable[Record]) -> dict[str, Any]:
     """What ``predict matmul --json`` prints of a machine, in base SI units."""
     return {
         "machine": rates.device,
         "cases": [
             {
-                "benchmark": one.benchmark,
-                "case": dict(one.case),
-                "metric": one.metric,
-                "unit": one.unit,
-                "value": one.value,
-                "interval": one.interval,
-                "confidence": one.confidence,
-                "source": one.source,
+                "benchmark": record.benchmark,
+                "case": dict(record.case),
+                "metric": record.metric,
+                "unit": record.unit,
+                "value": record.value,
+                "interval": record.interval,
+                "confidence": record.confidence,
+                "source": record.source,
             }
-            for one in found
+            for record in records
         ],
     }
 

@@ -53,8 +53,8 @@ class LaunchKeys:
 def programs() -> dict[str, LaunchKeys]:
     """Every program that lines are known for."""
     content = tomllib.loads(PATH.read_text(encoding="utf-8"))
-    found = {name: LaunchKeys(**keys) for name, keys in content.items() if name != "schema"}
-    return {name: found[one.like] if one.like else one for name, one in found.items()}
+    entries = {name: LaunchKeys(**keys) for name, keys in content.items() if name != "schema"}
+    return {name: entries[entry.like] if entry.like else entry for name, entry in entries.items()}
 
 
 def launch_line(program: str, shape: ModelShape, layout: Layout, model: str = "") -> str | None:

@@ -150,24 +150,24 @@ class Prediction:
     def warnings(self) -> tuple[str, ...]:
         """What is seldom meant, what is presumed of the machine, and what will not run."""
         cluster = self.question.cluster
-        chip, found = cluster.chip, self._warnings
+        chip, warnings = cluster.chip, self._warnings
         if chip is not None and cluster.trays > 1:
             tray, node, link = cluster.tray, cluster.gpus_per_node, chip.link.name
             trays = f"{cluster.trays} trays of {tray} are one node of {node}: {link} joins them"
             if node % tray:
                 trays = f"{cluster.trays} trays are one node of {node}: {link} joins them"
-            found = (trays, *found)
+            warnings = (trays, *warnings)
         if (cloud := cluster.uncounted) is not None:
             gpus = cluster.gpus
             counted = f"how many GPUs {cloud} has is not known: {gpus} in all, or as --gpus says"
-            found = (counted, *found)
-        return (*self.question.notes, *found)
+            warnings = (counted, *warnings)
+        return (*self.question.notes, *warnings)
 
     @property
     def _warnings(self) -> tuple[str, ...]:
         words, chip = self.layout.precision.compute, self.question.cluster.chip
         if costs := self.data_parallel:
-            spent = ", ".join(f"{name} {format_time(each)}" for name, each in costs.items())
+            spent = ", ".join(f"{name} {format_time(seconds)}" for name, seconds in costs.items())
             return (f"DataParallel, each micro-batch by GPU 0: {spent}",)
         if self.question.cluster.is_fp4:
             scaled = "products are in fp4, all else is priced as fp8; MFU is of the fp4 peak"
@@ -269,8 +269,8 @@ def predict_metrics(shape: ModelShape, layout: Layout, rates: Rates) -> tuple[Pr
         ("flop_rate", "FLOP/s", rate, (rate / high, rate / low)),
         ("peak_memory", "B", float(needed.allocated), (bytes_low, bytes_high)),
     )
-    found = [(name, "s", time, (time * low, time * high)) for name, time in times.items() if time]
+    timed = [(name, "s", time, (time * low, time * high)) for name, time in times.items() if time]
     return tuple(
         PredictedMetric(metric=metric, unit=unit, value=value, interval=interval)
-        for metric, unit, value, interval in (*found, *others)
+        for metric, unit, value, interval in (*timed, *others)
     )

@@ -63,7 +63,11 @@ class Presumed:
 
     def fields(self, *without: str) -> dict[str, Any]:
         """Return the values by their keys."""
-        return {one.key: one.value for one in self.values if one.key not in without}
+        return {
+            presumption.key: presumption.value
+            for presumption in self.values
+            if presumption.key not in without
+        }
 
     def without(self, key: str) -> Presumed:
         """Return a copy that presumes nothing of that key."""
@@ -72,7 +76,7 @@ class Presumed:
             because=self.because,
             engine=self.engine,
             software=self.software,
-            values=tuple(one for one in self.values if one.key != key),
+            values=tuple(presumption for presumption in self.values if presumption.key != key),
         )
 
 
@@ -114,18 +118,18 @@ def presume(
     """
     named = find_program(options["framework"]) if "framework" in options else None
     adapters = dict(_adapters(options, named))
-    given = {**options, **{key: value for key, (value, _) in adapters.items()}}
+    stated = {**options, **{key: value for key, (value, _) in adapters.items()}}
     if named is not None:
         program, because = named, ""
         check_program(named, software)
     else:
-        rule = usual_program(_spread(given, place))
+        rule = usual_program(_spread(stated, place))
         program, because = known_programs()[rule.program], rule.reason
     engine = program.engine
-    if program.asked.stages_by and given.get("zero") and given.get("parallel") != "fsdp":
-        engine = program.asked.stages_by
-    asked = _Asked(
-        given=given,
+    if program.defaults.stages_by and stated.get("zero") and stated.get("parallel") != "fsdp":
+        engine = program.defaults.stages_by
+    defaults = _Defaults(
+        stated=stated,
         program=program,
         engine=FRAMEWORKS[engine],
         software=software,
@@ -133,9 +137,11 @@ def presume(
         place=place,
     )
     values = [Presumption(key, value, reason) for key, (value, reason) in adapters.items()]
-    for one in asked.presumptions():
-        if given.get(one.key) is None and all(one.key != other.key for other in values):
-            values.append(one)
+    for presumption in defaults.presumptions():
+        if stated.get(presumption.key) is None and all(
+            presumption.key != other.key for other in values
+        ):
+            values.append(presumption)
     return Presumed(
         program=program,
         because=because,
@@ -151,8 +157,8 @@ def _adapters(
     """Yield what stands for --lora-rank and --quantize.  Raises UsageError for a contradiction."""
     method, quantize = options.get("method"), options.get("quantize", "none")
     _check_method(options)
-    rank = named.asked.adapters.get("lora_rank", USUAL_RANK) if named else USUAL_RANK
-    tunes = named.asked.tunes if named is not None else ""
+    rank = named.defaults.adapters.get("lora_rank", USUAL_RANK) if named else USUAL_RANK
+    tunes = named.defaults.tunes if named is not None else ""
     if method is not None:
         if method == "full":
             yield "lora_rank", (0, "--method full")
@@ -188,22 +194,22 @@ def _check_method(options: Mapping[str, Any]) -> None:
         raise UsageError(f"--method lora contradicts --quantize {quantize}", "--method qlora")
 
 
-def _spread(given: Mapping[str, Any], place: MachineTraits) -> LayoutKind:
+def _spread(options: Mapping[str, Any], place: MachineTraits) -> LayoutKind:
     return LayoutKind(
-        schedule=given.get("schedule", "1f1b"),
-        split=any(given.get(name, 1) > 1 for name in ("tp", "pp", "cp")),
-        sharded=given.get("zero", 0) >= 2 or given.get("parallel") == "fsdp",
-        adapted=given.get("lora_rank", 0) > 0,
-        wrapped=given.get("parallel") in ("ddp", "dataparallel"),
+        schedule=options.get("schedule", "1f1b"),
+        split=any(options.get(name, 1) > 1 for name in ("tp", "pp", "cp")),
+        sharded=options.get("zero", 0) >= 2 or options.get("parallel") == "fsdp",
+        adapted=options.get("lora_rank", 0) > 0,
+        wrapped=options.get("parallel") in ("ddp", "dataparallel"),
         nodes=place.gpus > place.gpus_per_node,
     )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class _Asked:
+class _Defaults:
     """One question's options beside its program."""
 
-    given: Mapping[str, Any]
+    stated: Mapping[str, Any]
     program: Program
     engine: EngineTraits
     software: SoftwareYear
@@ -212,9 +218,9 @@ class _Asked:
 
     def presumptions(self) -> Iterator[Presumption]:
         """Yield everything that may be presumed; of each key the first counts."""
-        usual = {**self.program.asked.usual}
+        usual = {**self.program.defaults.usual}
         if self.is_adapted:
-            usual |= self.program.asked.adapters
+            usual |= self.program.defaults.adapters
         if "seq_len" in usual:
             usual["seq_len"] = min(usual["seq_len"], self.shape.position.max_positions)
         reason = f"{self.program.name}'s default"
@@ -233,11 +239,11 @@ class _Asked:
 
     @property
     def is_adapted(self) -> bool:
-        return bool(self.given.get("lora_rank", 0) > 0)
+        return bool(self.stated.get("lora_rank", 0) > 0)
 
     @property
     def _is_quantized(self) -> bool:
-        return bool(self.given.get("quantize", "none") != "none")
+        return bool(self.stated.get("quantize", "none") != "none")
 
     @property
     def _is_tuned(self) -> bool:
@@ -250,7 +256,7 @@ class _Asked:
         return self.engine.models.own_kernels
 
     def _size(self, name: str) -> int:
-        return int(self.given.get(name, 1))
+        return int(self.stated.get(name, 1))
 
     @property
     def _dp(self) -> int:
@@ -267,9 +273,9 @@ class _Asked:
         of_latent = numbers.latent_moments if self.shape.latent.kv_rank else ""
         if moments := numbers.moments or of_latent:
             yield Presumption("moments", moments, reason)
-        if numbers.grad_reduce and self.given.get("precision", "bf16") in ("bf16", "fp8"):
+        if numbers.grad_reduce and self.stated.get("precision", "bf16") in ("bf16", "fp8"):
             yield Presumption("grad_reduce", numbers.grad_reduce, reason)
-        is_fp8 = self.given.get("precision") == "fp8" and not self.given.get("scaled")
+        is_fp8 = self.stated.get("precision") == "fp8" and not self.stated.get("scaled")
         if numbers.fp8_weights and is_fp8 and self._has_own_kernels:
             yield Presumption("fp8_params", 1, reason)
 
@@ -335,9 +341,9 @@ class _Asked:
     def _stage(self) -> int:
         """Return the stage of ZeRO; 0: nothing is sharded."""
         spreading, has_stages = self.program.spreading, self._size("pp") > 1
-        if self.given.get("parallel") in ("ddp", "dataparallel"):
+        if self.stated.get("parallel") in ("ddp", "dataparallel"):
             return 0
-        if self.given.get("parallel") == "fsdp":
+        if self.stated.get("parallel") == "fsdp":
             return 3
         if spreading.shards_weights:
             return 2 if has_stages else 3
@@ -348,7 +354,7 @@ class _Asked:
     def _recompute(self) -> tuple[str, str]:
         """Return what is computed again: of the rules below the first that holds."""
         saving, name = self.program.saving, self.program.name
-        stage = self.given.get("zero", self._stage() if self._dp > 1 else 0)
+        stage = self.stated.get("zero", self._stage() if self._dp > 1 else 0)
         checkpoints = self.software.has(saving.checkpoints_tuning)
         is_sharded = stage == 3
         rules = (
@@ -359,7 +365,7 @@ class _Asked:
             ),
             (bool(saving.recompute), saving.recompute, f"{name}'s default"),
             (
-                self._is_tuned and self.program.asked.checkpoints_large,
+                self._is_tuned and self.program.defaults.checkpoints_large,
                 "full",
                 "transformers' models are tuned with gradient checkpointing",
             ),

@@ -56,25 +56,25 @@ class PublishedRun:
     """s of the host for each call that would explain a slow run; None: not slow, or none does."""
 
 
-def published_runs(found: Prediction) -> tuple[PublishedRun, ...]:
+def published_runs(prediction: Prediction) -> tuple[PublishedRun, ...]:
     """Published runs of what is predicted, nearest first; none where the catalog lacks its chip."""
-    chip = found.question.cluster.chip
+    chip = prediction.question.cluster.chip
     if chip is None:
         return ()
     runs = [
         run
         for row in training.steps()
-        if row["on"] == chip.name and (run := _run(row, found)) is not None
+        if row["on"] == chip.name and (run := _run(row, prediction)) is not None
     ]
     return tuple(sorted(runs, key=lambda run: abs(run.ratio - 1.0))[:MOST])
 
 
-def _run(row: Row, found: Prediction) -> PublishedRun | None:
-    layout, shape = found.layout, found.question.shape
+def _run(row: Row, prediction: Prediction) -> PublishedRun | None:
+    layout, shape = prediction.layout, prediction.question.shape
     is_same = all(row[name] in ("", str(layout.get(name))) for name in SAME)
     if not is_same or not _is_same_model(row, shape):
         return None
-    if layout.mesh.gpus > 1 and row["link_name"] != found.rates.links.inside.name:
+    if layout.mesh.gpus > 1 and row["link_name"] != prediction.rates.links.inside.name:
         return None
     seconds = float(row["step_time_s"])
     return PublishedRun(
@@ -82,8 +82,8 @@ def _run(row: Row, found: Prediction) -> PublishedRun | None:
         framework=row["program"],
         kernels=row["kernels"],
         step_time_s=seconds,
-        ratio=seconds / found.time,
-        host_call_s=_slow_host(found, seconds) if seconds > SLOW * found.time else None,
+        ratio=seconds / prediction.time,
+        host_call_s=_slow_host(prediction, seconds) if seconds > SLOW * prediction.time else None,
     )
 
 
@@ -92,9 +92,9 @@ def _is_same_model(row: Row, shape: ModelShape) -> bool:
     return same and abs(int(row["vocab"]) - shape.vocab) <= PADDED * shape.vocab
 
 
-def _slow_host(found: Prediction, seconds: float) -> float | None:
+def _slow_host(prediction: Prediction, seconds: float) -> float | None:
     """s of the host for a call with which the predicted step takes ``seconds``."""
-    shape, layout, rates = found.question.shape, found.layout, found.rates
+    shape, layout, rates = prediction.question.shape, prediction.layout, prediction.rates
 
     def step(call: float) -> float:
         return float(predict_step(shape, layout, rates.replace(launch=call)).total)

@@ -104,9 +104,9 @@ class Question:
         return host_verdict(self.shape, self.layout, self.cluster.host_memory)
 
 
-def question(given: Options, measured: Measured = NOTHING) -> Question:
+def question(stated: Options, measured: Measured = NOTHING) -> Question:
     """One layout of one model at one cluster.  Raises UsageError for what cannot be."""
-    shape, options = _model(given)
+    shape, options = _model(stated)
     software, options = software_of(options)
     cluster = _cluster(options, measured)
     presumed = presume(options, software, shape, _place(options, cluster))
@@ -119,7 +119,7 @@ def question(given: Options, measured: Measured = NOTHING) -> Question:
             presumed = presumed.without(key)
             layout = _asked_layout(options, cluster, presumed)
     check_layout(shape, layout)
-    model = str(given["model"])
+    model = str(stated["model"])
     return Question(
         shape=shape,
         layout=layout,
@@ -157,10 +157,10 @@ def _place(options: Options, cluster: Cluster) -> MachineTraits:
 
 def notes_of(model: str, shape: ModelShape, cluster: Cluster) -> tuple[str, ...]:
     """Return what was presumed of a model's and a chip's name, a sentence each."""
-    found = [note_of(model, shape)]
+    notes = [note_of(model, shape)]
     if cluster.requested_name is not None and cluster.chip is not None:
-        found.append(chip_note(cluster.requested_name, cluster.chip))
-    return tuple(filter(None, found))
+        notes.append(chip_note(cluster.requested_name, cluster.chip))
+    return tuple(filter(None, notes))
 
 
 def chip_note(requested: str, chip: Chip) -> str:
@@ -175,9 +175,9 @@ def chip_note(requested: str, chip: Chip) -> str:
 _MOST_OTHERS = 4
 
 
-def check_values(given: Options) -> None:
+def check_values(stated: Options) -> None:
     """Raise UsageError for a word, number or name that no model and no machine makes valid."""
-    options = {name: usual_word(name, value) for name, value in given.items() if value is not None}
+    options = {name: usual_word(name, value) for name, value in stated.items() if value is not None}
     if "model" in options:
         _model(options)
     else:
@@ -194,14 +194,14 @@ def _check_global_batch(options: Options) -> None:
         raise UsageError(f"global-batch = {batch}", f"a whole number from 1 to {MOST_COUNT}")
 
 
-def machine(given: Options, measured: Measured = NOTHING) -> Cluster:
+def machine(stated: Options, measured: Measured = NOTHING) -> Cluster:
     """What a model would run on, where nothing is asked of a model.  Raises UsageError."""
-    return _cluster({name: value for name, value in given.items() if value is not None}, measured)
+    return _cluster({name: value for name, value in stated.items() if value is not None}, measured)
 
 
-def space(given: Options, measured: Measured = NOTHING) -> tuple[Space, Cluster]:
+def space(stated: Options, measured: Measured = NOTHING) -> tuple[Space, Cluster]:
     """All layouts of one model at one cluster.  Raises UsageError for what cannot be."""
-    shape, options = _model(given)
+    shape, options = _model(stated)
     cluster = _cluster(options, measured)
     if "global_batch" not in options:
         raise UsageError(
@@ -268,16 +268,18 @@ def _programs(
     if "framework" in options:
         return {presumed.engine: presumed}
     shape, base = every
-    found: dict[str, Presumed] = {}
+    programs: dict[str, Presumed] = {}
     for split, sharded, nodes in itertools.product((False, True), repeat=3):
         spread = dataclasses.replace(base.spread, split=split, sharded=sharded, nodes=nodes)
         rule = usual_program(spread)
-        asked = {**options, "framework": rule.program}
-        other = presume(asked, software, shape, _place(options, cluster))
-        values = tuple(one for one in other.values if one.key not in _SEARCHED)
+        named = {**options, "framework": rule.program}
+        other = presume(named, software, shape, _place(options, cluster))
+        values = tuple(
+            presumption for presumption in other.values if presumption.key not in _SEARCHED
+        )
         other = dataclasses.replace(other, because=rule.reason, values=values)
-        found[other.engine] = other
-    return found
+        programs[other.engine] = other
+    return programs
 
 
 _SEARCHED = ("zero", "sequence_parallel", "batch_size", "recompute", "schedule", "whole_experts")
@@ -314,8 +316,8 @@ WORDS_AND_LENGTHS = (
 """Fields of a layout that are asked for, besides its sizes."""
 
 
-def _model(given: Options) -> tuple[ModelShape, dict[str, Any]]:
-    options = {name: usual_word(name, value) for name, value in given.items() if value is not None}
+def _model(stated: Options) -> tuple[ModelShape, dict[str, Any]]:
+    options = {name: usual_word(name, value) for name, value in stated.items() if value is not None}
     _check_alone(options)
     if (scaled := options.get("precision")) in SCALED:
         options |= {"precision": SCALED[scaled], "scaled": scaled}
@@ -458,15 +460,15 @@ def _host_memory(options: Options, hosts: int) -> float | None:
     return hosts * positive("host-memory", options["host_memory"]) * 1024.0**3
 
 
-def one_node(given: Options) -> int:
+def one_node(stated: Options) -> int:
     """GPUs of one whole node of the machine that is named: of a rack all that its link joins."""
-    server = find_server(given["on"]) if given.get("on") is not None else None
-    per_node, sold = given.get("gpus_per_node"), server.gpus if server is not None else None
+    server = find_server(stated["on"]) if stated.get("on") is not None else None
+    per_node, sold = stated.get("gpus_per_node"), server.gpus if server is not None else None
     if server is None or usual_tray(server.chip) is None:
         return per_node or sold or USUAL_NODE
     domain = server.chip.link.domain or USUAL_NODE
     unit = unit_size(server.chip, per_node, sold, domain)
-    is_apart = (given.get("link") or server.link) in JOIN_NO_TRAYS
+    is_apart = (stated.get("link") or server.link) in JOIN_NO_TRAYS
     return unit if is_apart else unit * max(1, domain // max(1, unit))
 
 

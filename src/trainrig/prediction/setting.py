@@ -49,9 +49,9 @@ def _machines(cluster: Cluster) -> Iterator[SettingLine]:
     if cluster.gpus < 2:
         return
     nodes = -(-cluster.gpus // cluster.gpus_per_node)
-    each = min(cluster.gpus, cluster.gpus_per_node)
-    text = f"{counted(nodes, 'node')} of {counted(each, 'GPU')}"
-    inside = cluster.rates().links.inside.name if each > 1 else ""
+    node_gpus = min(cluster.gpus, cluster.gpus_per_node)
+    text = f"{counted(nodes, 'node')} of {counted(node_gpus, 'GPU')}"
+    inside = cluster.rates().links.inside.name if node_gpus > 1 else ""
     yield SettingLine(name="machines", text=text + (f", {inside} inside" if inside else ""))
 
 
@@ -93,15 +93,15 @@ def _network(cluster: Cluster) -> Iterator[SettingLine]:
 def stage_layers(shape: ModelShape, layout: Layout) -> list[int]:
     """Return how many layers each stage of a pipeline has, first to last, as it is simulated."""
     sizes = MeshSizes(shape, layout)
-    found = [int(sizes.stage_layers)] * int(sizes.pp)
-    found[0] -= int(sizes.fewer_first)
-    found[-1] -= int(sizes.fewer_last)
-    lacking = sum(found) - int(sizes.layers)
-    for place in range(1, len(found) - 1):
+    layers = [int(sizes.stage_layers)] * int(sizes.pp)
+    layers[0] -= int(sizes.fewer_first)
+    layers[-1] -= int(sizes.fewer_last)
+    lacking = sum(layers) - int(sizes.layers)
+    for place in range(1, len(layers) - 1):
         if lacking > 0:
-            found[place] -= 1
+            layers[place] -= 1
             lacking -= 1
-    return found
+    return layers
 
 
 def _stages(shape: ModelShape, layout: Layout) -> Iterator[SettingLine]:

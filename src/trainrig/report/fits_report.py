@@ -56,7 +56,7 @@ _HEADLINES = {
 
 def fits_document(found: FitAnswer) -> Document:
     """Whether it fits, in three ways; then memory by part and options of the one asked about."""
-    asked = found.asked
+    asked = found.asked_fit
     place = place_text(asked.question.layout, asked.question.cluster.rates().device)
     program = asked.question.program.name
     title = f"{asked.question.shape.name} on {place}, {program}: {verdicts_text(found)}"
@@ -90,7 +90,7 @@ def methods_table(found: FitAnswer) -> Block:
     host: list[Shown[MethodFit]] = []
     if any(one.host_memory for one in found.methods):
         host = [column("host GiB", lambda one: one.host_memory, _gib)]
-    offered = f"of {_gib(found.asked.capacity)}"
+    offered = f"of {_gib(found.asked_fit.capacity)}"
     is_ranged = any(
         reach.borderline > reach.fits for one in found.methods for reach in _reaches(one)
     )

@@ -42,45 +42,45 @@ from trainrig.units import (
 )
 
 if TYPE_CHECKING:  # numpy
-    from trainrig.prediction.beside import Beside
     from trainrig.prediction.fit.methods import FitAnswer
+    from trainrig.prediction.machine_comparison import MachineComparison
     from trainrig.prediction.prediction import Prediction
     from trainrig.stats import ErrorSummary
 
 
-def predictions_beside(
-    several: Sequence[Beside[Prediction]], tokens: float | None = None
+def predictions_side_by_side(
+    several: Sequence[MachineComparison[Prediction]], tokens: float | None = None
 ) -> Document:
     """The quickest machine's figures as they are; a machine that does not fit is dim."""
-    known = [one.found for one in several if one.found is not None]
+    known = [one.answer for one in several if one.answer is not None]
     title = f"{known[0].question.shape.name} on {counted(len(several), 'machine')}"
     priced = any(one.price is not None for one in several)
-    price: tuple[Shown[Beside[Prediction]], ...] = (
+    price: tuple[Shown[MachineComparison[Prediction]], ...] = (
         column("/price", lambda one: one.per_price, format_count),
     )
-    shown: list[Shown[Beside[Prediction]]] = [
+    shown: list[Shown[MachineComparison[Prediction]]] = [
         column("machine", _place, kind="words"),
-        column("step", lambda one: None if one.found is None else one.found.time, format_time),
+        column("step", lambda one: None if one.answer is None else one.answer.time, format_time),
         column(
             "tokens/s",
-            lambda one: None if one.found is None else one.found.tokens_per_s,
+            lambda one: None if one.answer is None else one.answer.tokens_per_s,
             format_count,
         ),
         column("/W", lambda one: one.per_watt, format_count),
         *(price if priced else ()),
         column(
             "MFU",
-            lambda one: None if one.found is None else one.found.mfu,
+            lambda one: None if one.answer is None else one.answer.mfu,
             format_share,
             optional=1,
         ),
         column(
-            "GiB", lambda one: None if one.found is None else float(one.found.memory.total), _gib
+            "GiB", lambda one: None if one.answer is None else float(one.answer.memory.total), _gib
         ),
         column("", _verdict, kind="code"),
     ]
     blocks: list[Block] = [
-        *program_lines({one.name: one.found.question for one in several if one.found}),
+        *program_lines({one.name: one.answer.question for one in several if one.answer}),
         Paragraph(title, "strong"),
         table(several, *shown, line=lambda one, cells: Line(cells, "" if one.may_fit else "dim")),
         Facts(tuple((one.name, _words(one, tokens)) for one in several), "Layouts"),
@@ -90,32 +90,34 @@ def predictions_beside(
     return Document(title=title, blocks=tuple(blocks))
 
 
-def fits_beside(several: Sequence[Beside[FitAnswer]]) -> Document:
+def fits_side_by_side(several: Sequence[MachineComparison[FitAnswer]]) -> Document:
     """What each machine offers, and which ways to train fit on it."""
-    known = [one.found for one in several if one.found is not None]
-    title = f"{known[0].asked.question.shape.name} on {counted(len(several), 'machine')}"
+    known = [one.answer for one in several if one.answer is not None]
+    title = f"{known[0].asked_fit.question.shape.name} on {counted(len(several), 'machine')}"
 
-    def way(method: str) -> Shown[Beside[FitAnswer]]:
-        return column(METHOD_NAMES[method], lambda one: _way(one.found, method), kind="code")
+    def way(method: str) -> Shown[MachineComparison[FitAnswer]]:
+        return column(METHOD_NAMES[method], lambda one: _way(one.answer, method), kind="code")
 
     rows = table(
         several,
         column("machine", _place, kind="words"),
         column(
-            "offers GiB", lambda one: None if one.found is None else one.found.asked.capacity, _gib
+            "offers GiB",
+            lambda one: None if one.answer is None else one.answer.asked_fit.capacity,
+            _gib,
         ),
         *map(way, METHOD_NAMES),
-        line=lambda one, cells: Line(cells, "dim" if one.found is None else ""),
+        line=lambda one, cells: Line(cells, "dim" if one.answer is None else ""),
     )
     blocks: list[Block] = [
-        *program_lines({one.name: one.found.asked.question for one in several if one.found}),
+        *program_lines({one.name: one.answer.asked_fit.question for one in several if one.answer}),
         Paragraph(title, "strong"),
         rows,
     ]
     blocks += [
-        Paragraph(f"{one.name}: {one.reason}", "warn") for one in several if one.found is None
+        Paragraph(f"{one.name}: {one.reason}", "warn") for one in several if one.answer is None
     ]
-    notes = dict.fromkeys(note for one in known for note in one.asked.question.notes)
+    notes = dict.fromkeys(note for one in known for note in one.asked_fit.question.notes)
     blocks += [Paragraph(note, "warn", label="Note") for note in notes]
     shown = {METHOD_NAMES[one.method]: layout_text(one.question.layout) for one in known[0].methods}
     blocks.append(Facts(tuple(shown.items()), "Presumed"))
@@ -133,11 +135,11 @@ def _way(found: FitAnswer | None, method: str) -> Cell | str:
     return ""
 
 
-def _place(one: Beside[Prediction] | Beside[FitAnswer]) -> str:
-    if one.found is None:
+def _place(one: MachineComparison[Prediction] | MachineComparison[FitAnswer]) -> str:
+    if one.answer is None:
         return one.name
-    found = one.found
-    question = found.question if isinstance(found, Prediction) else found.asked.question
+    found = one.answer
+    question = found.question if isinstance(found, Prediction) else found.asked_fit.question
     return place_text(question.layout, question.cluster.rates().device)
 
 
@@ -145,16 +147,16 @@ def _gib(size: float) -> str:
     return f"{size / (1 << 30):.1f}"
 
 
-def _verdict(one: Beside[Prediction]) -> Cell:
-    return Cell("cannot", "bad") if one.found is None else verdict_cell(one.found.verdict)
+def _verdict(one: MachineComparison[Prediction]) -> Cell:
+    return Cell("cannot", "bad") if one.answer is None else verdict_cell(one.answer.verdict)
 
 
-def _words(one: Beside[Prediction], tokens: float | None) -> str:
-    if one.found is None:
+def _words(one: MachineComparison[Prediction], tokens: float | None) -> str:
+    if one.answer is None:
         return str(one.reason)
-    low, high = map(format_time, one.found.interval)
-    text = f"{layout_text(one.found.layout)}; 80 % between {low} and {high}"
-    return text if tokens is None else f"{text}; {duration_text(one.found, tokens)}"
+    low, high = map(format_time, one.answer.interval)
+    text = f"{layout_text(one.answer.layout)}; 80 % between {low} and {high}"
+    return text if tokens is None else f"{text}; {duration_text(one.answer, tokens)}"
 
 
 def cases_document(rows: Iterable[dict[str, Any]]) -> Document:

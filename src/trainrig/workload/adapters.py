@@ -46,14 +46,14 @@ def adapter_parameters(
     return (1.0 - mixed) * block(dense=True) + mixed * block(dense=False)
 
 
-def _adapters(found: list[Matrix], rank: int, on: str, ep: Any) -> Any:
+def _adapters(matrices: list[Matrix], rank: int, on: str, ep: Any) -> Any:
     """Of one block; experts are the matrices that there are several of."""
     size: Any = 0
-    for each in found:
-        is_expert = each.copies > 1
-        if not has_adapter(on, each.branch, each.part, is_expert=is_expert):
+    for matrix in matrices:
+        is_expert = matrix.copies > 1
+        if not has_adapter(on, matrix.branch, matrix.part, is_expert=is_expert):
             continue
-        copies = each.copies / ep if is_expert else 1
+        copies = matrix.copies / ep if is_expert else 1
         num = 1 if on == "shared" else copies
-        size = size + num * rank * (each.wide_in + each.wide_out)
+        size = size + num * rank * (matrix.wide_in + matrix.wide_out)
     return size

@@ -74,7 +74,7 @@ def block(
     keeps = window > 0 and shape.state.width > 0
     every = matrices(shape, decoder=decoder, dense=dense, state=keeps, **cuts)
     for branch in ("attention", "cross", "ffn") if decoder else ("attention", "ffn"):
-        weights = {each.part: each for each in every if each.branch == branch}
+        weights = {matrix.part: matrix for matrix in every if matrix.branch == branch}
         if branch == "ffn":
             # Where an expert is whole, each rank has its own part of the tokens.
             is_split = layout.mesh.expert_tp == layout.mesh.tp
@@ -114,7 +114,7 @@ def _attention(
     read = seq if is_self else layout.batch.seq_len
     rows = {part: batch * (read if part in "kv" else seq) for part in weights}
     rows["positions"] = segments * seq
-    *products, out = (_product(each, rows[part], dtype) for part, each in weights.items())
+    *products, out = (_product(matrix, rows[part], dtype) for part, matrix in weights.items())
     queries = weights["q"].wide_out
     keys = weights["k"].wide_out if "k" in weights else shape.latent.rope_dim
     if shape.latent.kv_rank:  # what is narrowed is normalised, and only a part of each head turns
@@ -172,8 +172,8 @@ def _feed_forward(weights: dict[str, Matrix], rows: int, routed: int, dtype: str
     experts are taken to have equally many.  A rank of several has a part of the experts, and for
     those the rows of all of these ranks.
     """
-    shared = [each for part, each in weights.items() if part.startswith("shared_")]
-    nets = [each for part, each in weights.items() if part in ("gate", "up", "down")]
+    shared = [matrix for part, matrix in weights.items() if part.startswith("shared_")]
+    nets = [matrix for part, matrix in weights.items() if part in ("gate", "up", "down")]
     if "router" not in weights:
         return _net(nets, rows, dtype)
     here = routed * weights["up"].copies_per_token
@@ -181,14 +181,14 @@ def _feed_forward(weights: dict[str, Matrix], rows: int, routed: int, dtype: str
     route = _product(weights["router"], routed, dtype)
     gather = elementwise("ffn.gather", "elementwise", sorted_rows, dtype, reads=1)
     scatter = elementwise("ffn.scatter", "elementwise", sorted_rows, dtype, reads=2)
-    beside = _net(shared, rows, dtype) if shared else []
+    shared_net = _net(shared, rows, dtype) if shared else []
     around = (weights[part] for part in ("latent_down", "latent_up") if part in weights)
-    beside += [_product(each, routed, dtype) for each in around]
-    return [*beside, route, gather, *_net(nets, here, dtype), scatter]
+    shared_net += [_product(matrix, routed, dtype) for matrix in around]
+    return [*shared_net, route, gather, *_net(nets, here, dtype), scatter]
 
 
 def _net(nets: list[Matrix], rows: int, dtype: str) -> list[Operator]:
-    *ups, down = (_product(each, rows, dtype) for each in nets)
+    *ups, down = (_product(matrix, rows, dtype) for matrix in nets)
     wide = rows * nets[0].wide_out
     act = elementwise("ffn.activation", "elementwise", wide, dtype, reads=len(ups))
     return [*ups, act, down]
@@ -294,9 +294,9 @@ def saved_tensors(
         share = shape.moe.dense_layers / shape.num_layers
         kinds = ((dense, share), (shape.replace(dense_layers=0), 1.0 - share))
         return [
-            replace(each, num_bytes=weight * each.num_bytes)
+            replace(tensor, num_bytes=weight * tensor.num_bytes)
             for kind, weight in kinds
-            for each in saved_tensors(kind, numerics, seq)
+            for tensor in saved_tensors(kind, numerics, seq)
         ]
     if share := state_share(shape):
         whole = shape.replace(state_keys=0)
@@ -309,12 +309,12 @@ def saved_tensors(
             *_saved_by_state(shape, numerics, seq),
         ]
         return [
-            replace(each, num_bytes=weight * each.num_bytes)
-            for found, weight in (
+            replace(tensor, num_bytes=weight * tensor.num_bytes)
+            for tensors_of_kind, weight in (
                 (of_state, share),
                 (saved_tensors(whole, numerics, seq), 1.0 - share),
             )
-            for each in found
+            for tensor in tensors_of_kind
         ]
     items = _saved_by_branch(shape, numerics, seq, "attention", first=True)
     items += _saved_by_attention(
@@ -492,7 +492,7 @@ def _saved_by_feed_forward(shape: ModelShape, numerics: Numerics, seq: int) -> l
         # In 8 bits where products are (`--activation-func-fp8-input-store`; arXiv 2412.19437,
         # section 3.3.3), for they are needed again together with what is recomputed from them.
         narrow = numerics.formats.product_input * wide
-        items += [_tp(f"{each.name}.stored", narrow, _LATENT) for each in items]
+        items += [_tp(f"{item.name}.stored", narrow, _LATENT) for item in items]
         if not numerics.kernels.fused:
             items.append(_tp("ffn.activated", c * wide, _CHEAP))
     elif shape.ffn.activation == "relu":  # its result says all

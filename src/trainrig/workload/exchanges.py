@@ -188,7 +188,7 @@ def _data(
 ) -> None:
     replicas, shards = _sizes(layout)
     dtype = _DTYPES[layout.precision.compute]
-    apart = layout.mesh.ep > 1  # experts, which lie on the ranks that have the same ones
+    has_expert_ranks = layout.mesh.ep > 1  # experts, which lie on the ranks that have the same ones
     is_ddp = not uses_fsdp2(layout)
     for stage in stages:
         units = stage.units(shape)
@@ -198,10 +198,10 @@ def _data(
             continue
         for number, unit in enumerate(units):
             gathers, sums = _of_unit(layout, around=number == len(units) - 1)
-            experts = [weight for weight in unit if apart and ".experts." in weight.name]
-            own = [weight for weight in unit if weight not in experts]
+            experts = [weight for weight in unit if has_expert_ranks and ".experts." in weight.name]
+            dense = [weight for weight in unit if weight not in experts]
             padded = sum(
-                weight.padded(shards, tp=int(layout.mesh.tp), tp_rank=place.tp) for weight in own
+                weight.padded(shards, tp=int(layout.mesh.tp), tp_rank=place.tp) for weight in dense
             )
             if shards > 1:
                 tally.add("all_gather", "dp_shard", dtype, padded, gathers)
@@ -220,12 +220,12 @@ def _of_experts(tally: _Tally, layout: Layout, experts: Sequence[Weight], dtype:
         return
     gathers, sums = _of_unit(layout, around=False)
     ranks = same if layout.sharding.zero else 1
-    held = sum(weight.of_experts(ep).padded(ranks) for weight in experts)
+    elements = sum(weight.of_experts(ep).padded(ranks) for weight in experts)
     if layout.sharding.zero:
-        tally.add("all_gather", "ep_shard", dtype, held, gathers)
-        tally.add("reduce_scatter", "ep_shard", _FP32, held, sums)
+        tally.add("all_gather", "ep_shard", dtype, elements, gathers)
+        tally.add("reduce_scatter", "ep_shard", _FP32, elements, sums)
     else:
-        tally.add("all_reduce", "ep_replicate", _FP32, held, sums)
+        tally.add("all_reduce", "ep_replicate", _FP32, elements, sums)
 
 
 def _buckets(shape: ModelShape, width: int) -> Iterator[int]:
@@ -302,9 +302,9 @@ def _tensor(
     if layout.mesh.sequence_parallel:
         ends = stage.first if is_bert else stage.last * (1 + crossed)
         norms = 2 * stage.blocks + 3 * stage.decoder_blocks + ends
-        each = norm_parameters(shape) // shape.hidden
+        num_norms = norm_parameters(shape) // shape.hidden
         dtype, times = _of_copied(layout)
-        tally.add("all_reduce", "tp", dtype, shape.hidden, norms * each * times)
+        tally.add("all_reduce", "tp", dtype, shape.hidden, norms * num_norms * times)
         if routed:
             router = shape.hidden * shape.moe.num_experts
             tally.add("all_reduce", "tp", dtype, router, stage.blocks * times)
@@ -343,8 +343,8 @@ def _ends(sums: _Sums, shape: ModelShape, stage: StageParts, read: int, written:
 
 def _loss(tally: _Tally, layout: Layout, tokens: int, chunk_rows: int) -> None:
     """The largest logit of each row, then two sums, chunk by chunk."""
-    full, rest = divmod(tokens, chunk_rows)
-    for rows, times in ((chunk_rows, full), (rest, 1 if rest else 0)):
+    full, remainder = divmod(tokens, chunk_rows)
+    for rows, times in ((chunk_rows, full), (remainder, 1 if remainder else 0)):
         for numbers in (rows, 2 * rows):
             tally.add("all_reduce", "tp", _FP32, numbers, int(layout.batch.grad_accum) * times)
 
@@ -366,9 +366,9 @@ def _pipeline(
     if shape.head.tied and len(ends) == 1:  # both on one rank say nothing
         matrix = embedding_tensors(shape)[0]
         tp = int(layout.mesh.tp)
-        own = matrix.share(_sizes(layout)[1], place.dp_shard, tp=tp, tp_rank=place.tp)
+        elements = matrix.share(_sizes(layout)[1], place.dp_shard, tp=tp, tp_rank=place.tp)
         for operation in ("send", "recv"):
-            tally.add(operation, "pp", _FP32, own)
+            tally.add(operation, "pp", _FP32, elements)
 
 
 def _context(

@@ -56,8 +56,8 @@ def held(shape: ModelShape, layout: Layout) -> Held | None:
     shards = int(layout.shards) if layout.sharding.zero else 1
     tensors = model_tensors(shape)
     whole = sum(weight.share(1, tp=tp) for weight in tensors)
-    own = sum(weight.share(shards, tp=tp) for weight in tensors)
-    moments = int(MOMENTS[layout.memory.optimizer]) * _WIDE * own
+    sharded = sum(weight.share(shards, tp=tp) for weight in tensors)
+    moments = int(MOMENTS[layout.memory.optimizer]) * _WIDE * sharded
     if not layout.sharding.zero and (tp == 1 or layout.mesh.dp == 1):  # no FSDP2
         masters = _WIDE * whole if compute < _WIDE else 0
         return Held(
@@ -73,5 +73,8 @@ def held(shape: ModelShape, layout: Layout) -> Held | None:
         in_backward = compute * sum(weight.share(1, tp=tp) for weight in around)
         in_backward += _WIDE * sum(weight.share(shards, tp=tp) for weight in blocks)
     return Held(
-        weights=_WIDE * own, weights_in_backward=in_backward, gradients=_WIDE * own, states=moments
+        weights=_WIDE * sharded,
+        weights_in_backward=in_backward,
+        gradients=_WIDE * sharded,
+        states=moments,
     )

@@ -169,5 +169,5 @@ def _shape_from(
     copied = {field: getattr(read, field) for field in keys_of(family, SHAPE_KEYS.places)}
     if copied.get("activation") in ("gelu_new", "gelu_pytorch_tanh"):
         copied["activation"] = "gelu_tanh"
-    given = {field: value for field, value in copied.items() if value is not None}
-    return custom(name, name=where, **(given | read.extra()))
+    stated = {field: value for field, value in copied.items() if value is not None}
+    return custom(name, name=where, **(stated | read.extra()))

@@ -339,9 +339,9 @@ class _Falcon(_Follower):
         new = self.new_decoder_architecture
         heads = (self.num_kv_heads or self.num_heads) if new or not self.multi_query else 1
         norms = 2 if not self.parallel_attn else self.num_norms or (2 if new else 1)
-        found = super().extra() | dict.fromkeys(("qkv_bias", "out_bias", "ffn_bias"), self.bias)
-        found |= {"vectors": (norms - 1) * 2 * self.hidden, "end_vectors": self.hidden}
-        return found | {
+        keys = super().extra() | dict.fromkeys(("qkv_bias", "out_bias", "ffn_bias"), self.bias)
+        keys |= {"vectors": (norms - 1) * 2 * self.hidden, "end_vectors": self.hidden}
+        return keys | {
             "num_kv_heads": heads,
             "gated_ffn": False,
             "ffn": self.ffn or 4 * self.hidden,
@@ -381,15 +381,15 @@ class _Mixture(_Mixtral):
     value_dim: Whole = Field(0, alias="v_head_dim")
 
     def extra(self) -> dict[str, Any]:
-        found = _Llama.extra(self)
+        keys = _Llama.extra(self)
         width = self.expert_ffn or self.ffn
-        found["expert_ffn"] = width
-        found["shared_experts"] = self.shared or -(-(self.shared_width or 0) // width)
-        found["variant"] = "mixture"
+        keys["expert_ffn"] = width
+        keys["shared_experts"] = self.shared or -(-(self.shared_width or 0) // width)
+        keys["variant"] = "mixture"
         if self.kv_rank:  # a norm behind each of the narrow matrices
-            found["head_dim"] = self.nope_dim + self.rope_dim
-            found["vectors"] = self.kv_rank + (self.q_rank or 0)
-        return found
+            keys["head_dim"] = self.nope_dim + self.rope_dim
+            keys["vectors"] = self.kv_rank + (self.q_rank or 0)
+        return keys
 
 
 class _Mixtures(_Mixture):
@@ -413,10 +413,10 @@ class _Qwen2Moe(_Mixtures):
     """Biases as in Qwen2, and a gate for what all tokens go through."""
 
     def extra(self) -> dict[str, Any]:
-        found, width = super().extra(), self.expert_ffn or self.ffn
-        spare = found["shared_experts"] * width - (self.shared_width or 0)
+        keys, width = super().extra(), self.expert_ffn or self.ffn
+        spare = keys["shared_experts"] * width - (self.shared_width or 0)
         vectors = (self.hidden if self.shared_width else 0) - 3 * self.hidden * spare
-        return found | {"qkv_bias": True, "out_bias": False, "vectors": vectors}
+        return keys | {"qkv_bias": True, "out_bias": False, "vectors": vectors}
 
 
 class _Qwen3Moe(_Mixtures):

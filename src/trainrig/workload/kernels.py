@@ -195,8 +195,8 @@ def _adapted(
     """
     rank, size = max(numerics.adapters.rank, 1), numerics.formats.compute
     is_fused = numerics.kernels.stack in ("flash+fused", "compiled")
-    for num, each, wide, wide_in in part.forward.products:
-        count, rows = (1, num * each) if is_one else (num, each)
+    for num, num_rows, wide, wide_in in part.forward.products:
+        count, rows = (1, num * num_rows) if is_one else (num, num_rows)
         if backward:
             tally.adapters += [(count, rows, rank, wide), (count, wide, rank, rows)]
             tally.adapters += [(count, rank, wide_in, rows), (count, rows, wide_in, rank)]

@@ -51,9 +51,9 @@ class Rule:
     hint: Callable[[Pairing], str] | str
 
 
-def nearest_multiple(number: int, of: int) -> int:
+def nearest_multiple(number: int, divisor: int) -> int:
     """The multiple of ``of`` next to ``number``, at least ``of`` itself."""
-    return max(of, (number + of // 2) // of * of)
+    return max(divisor, (number + divisor // 2) // divisor * divisor)
 
 
 def _range(name: str, least: int, most: int) -> Rule:

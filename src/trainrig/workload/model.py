@@ -245,9 +245,9 @@ def _check(shape: ModelShape) -> None:
             f"{shape.name}: unknown activation {shape.ffn.activation!r}",
             "one of: " + ", ".join(ACTIVATIONS),
         )
-    for wrong, what in _contradictions(shape):
+    for wrong, reason in _contradictions(shape):
         if wrong:
-            raise UsageError(f"{shape.name}: {what}", "the numbers must fit one another")
+            raise UsageError(f"{shape.name}: {reason}", "the numbers must fit one another")
 
 
 def _are_whole(numbers: tuple[object, ...], least: int) -> bool:
@@ -361,13 +361,13 @@ def block_kinds(shape: ModelShape) -> tuple[BlockKind, ...]:
     windows = shape.attention.windows or (0,) * shape.num_layers
     counts = Counter((at < shape.moe.dense_layers, window) for at, window in enumerate(windows))
     keeps = shape.state.width > 0
-    found = [
+    kinds = [
         BlockKind(num=n, dense=dense, window=window, state=keeps and window > 0)
         for (dense, window), n in counts.items()
     ]
     if shape.num_decoder_layers:
-        found.append(BlockKind(num=shape.num_decoder_layers, decoder=True))
-    return tuple(found)
+        kinds.append(BlockKind(num=shape.num_decoder_layers, decoder=True))
+    return tuple(kinds)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -426,12 +426,14 @@ def matrices(
     head of keys is not cut, but repeated.  Of experts a rank has one of ``ep`` parts, of their
     columns one of ``expert_tp``.
     """
-    found: list[Matrix] = []
+    products: list[Matrix] = []
     for branch in ("attention", "cross") if decoder else ("attention",):
         if state and shape.state.key_width:
-            found += _around_state(shape, tp)
+            products += _around_state(shape, tp)
         else:
-            found += _latent(shape, tp) if shape.latent.kv_rank else _projections(shape, branch, tp)
+            products += (
+                _latent(shape, tp) if shape.latent.kv_rank else _projections(shape, branch, tp)
+            )
     h = shape.hidden
     ups = ("gate", "up") if shape.ffn.gated else ("up",)
 
@@ -444,36 +446,38 @@ def matrices(
         ]
 
     if dense or not shape.moe.num_experts:
-        return found + net(-(-shape.ffn.width // tp))
-    found.append(Matrix("ffn", "router", h, shape.moe.num_experts, has_bias=False))
-    own, wide = -(-shape.moe.num_experts // ep), shape.routed_width
+        return products + net(-(-shape.ffn.width // tp))
+    products.append(Matrix("ffn", "router", h, shape.moe.num_experts, has_bias=False))
+    num_experts, wide = -(-shape.moe.num_experts // ep), shape.routed_width
     if shape.moe.expert_hidden:
         sizes = (("latent_down", h, wide), ("latent_up", wide, h))
-        found += [Matrix("ffn", part, i, o, has_bias=False) for part, i, o in sizes]
+        products += [Matrix("ffn", part, i, o, has_bias=False) for part, i, o in sizes]
     width, per_token = -(-shape.expert_width // expert_tp), max(1, shape.moe.experts_per_token)
-    found += net(width, own, per_token, wide=wide)
+    products += net(width, num_experts, per_token, wide=wide)
     if shape.moe.shared_experts:
-        found += net(-(-shape.moe.shared_experts * shape.expert_width // tp), prefix="shared_")
-    return found
+        products += net(-(-shape.moe.shared_experts * shape.expert_width // tp), prefix="shared_")
+    return products
 
 
 def _projections(shape: ModelShape, branch: str, tp: int) -> list[Matrix]:
     queries = -(-shape.attention.num_heads // tp) * shape.attention.head_dim
     keys = -(-shape.attention.num_kv_heads // tp) * shape.attention.head_dim
     wide = {"q": queries, "k": keys, "v": keys}
-    found = [
+    products = [
         Matrix(branch, part, shape.hidden, w, shape.attention.qkv_bias) for part, w in wide.items()
     ]
     if shape.attention.memory_segments:
-        found.append(Matrix(branch, "positions", shape.hidden, queries, has_bias=False))
-    return [*found, Matrix(branch, "out", queries, shape.hidden, shape.attention.out_bias)]
+        products.append(Matrix(branch, "positions", shape.hidden, queries, has_bias=False))
+    return [*products, Matrix(branch, "out", queries, shape.hidden, shape.attention.out_bias)]
 
 
 def _around_state(shape: ModelShape, tp: int) -> list[Matrix]:
     keys, values = -(-shape.state.key_width // tp), -(-shape.state.width // tp)
     wide = {"q": keys, "k": keys, "v": values, "output_gate": values}
-    found = [Matrix("attention", part, shape.hidden, w, has_bias=False) for part, w in wide.items()]
-    return [*found, Matrix("attention", "out", values, shape.hidden, has_bias=False)]
+    products = [
+        Matrix("attention", part, shape.hidden, w, has_bias=False) for part, w in wide.items()
+    ]
+    return [*products, Matrix("attention", "out", values, shape.hidden, has_bias=False)]
 
 
 def _latent(shape: ModelShape, tp: int) -> list[Matrix]:
@@ -505,10 +509,10 @@ def parameters(shape: ModelShape) -> Parameters:
 
     def of(is_ffn: bool) -> int:
         return sum(
-            blocks * each.num_parameters
-            for blocks, found in kinds
-            for each in found
-            if (each.branch == "ffn") is is_ffn
+            blocks * matrix.num_parameters
+            for blocks, products in kinds
+            for matrix in products
+            if (matrix.branch == "ffn") is is_ffn
         )
 
     num_norms = 2 * plain + 3 * crossed
@@ -531,8 +535,8 @@ def block_parameters(shape: ModelShape, *, decoder: bool = False, dense: bool = 
     """
 
     def weights(*, state: bool) -> int:
-        found = matrices(shape, decoder=decoder, dense=dense, state=state)
-        return sum(each.num_parameters for each in found)
+        products = matrices(shape, decoder=decoder, dense=dense, state=state)
+        return sum(matrix.num_parameters for matrix in products)
 
     share = state_share(shape)
     average = weights(state=False) + round(share * (weights(state=True) - weights(state=False)))
@@ -549,7 +553,7 @@ def state_share(shape: ModelShape) -> float:
 @lru_cache(maxsize=1024)
 def expert_parameters(shape: ModelShape) -> int:
     """The routed experts of one block of a mixture."""
-    return sum(each.num_parameters for each in matrices(shape) if each.copies > 1)
+    return sum(matrix.num_parameters for matrix in matrices(shape) if matrix.copies > 1)
 
 
 def norm_parameters(shape: ModelShape) -> int:

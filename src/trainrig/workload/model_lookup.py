@@ -74,8 +74,8 @@ def _read_as(text: str) -> str | None:
         return stand_in[0]
     for pattern, read_as in spellings("tuned_from").items():
         short = re.sub(pattern, read_as, short, flags=re.IGNORECASE)
-    beside = {*wordlist("towers"), *wordlist("stored")}
-    words = [word for word in re.split(r"[ _-]+", short) if word.lower() not in beside]
+    suffixes = {*wordlist("towers"), *wordlist("stored")}
+    words = [word for word in re.split(r"[ _-]+", short) if word.lower() not in suffixes]
     plain = "-".join(words)
     return _other_name(plain) or _only_beginning(plain)
 
@@ -143,8 +143,8 @@ def spelled(text: str) -> ModelShape | None:
         text = re.sub(pattern, read_as, text, flags=re.IGNORECASE)
     for plain_of, names in ((_pointed, _pointed_names()), (_plain, _plain_names())):
         wanted = plain_of(text)
-        found = max((plain for plain in names if plain in wanted), key=len, default="")
-        if len(found) >= _SHORTEST and _is_of_size(known := named(names[found]), text):
+        longest = max((plain for plain in names if plain in wanted), key=len, default="")
+        if len(longest) >= _SHORTEST and _is_of_size(known := named(names[longest]), text):
             return known
         if (name := names.get(plain_of(short))) and _is_of_size(named(name), text):
             return named(name)
@@ -163,8 +163,8 @@ def _with_its_size(text: str) -> ModelShape | None:
     if name is None or len(sizes) != 1:
         return None
     stated = float(sizes[0]) * 1e9  # 0 where somebody writes "0B": of no model
-    apart = abs(parameters(shape := named(name)).total - stated)
-    return shape if apart < 0.1 * stated else None
+    difference = abs(parameters(shape := named(name)).total - stated)
+    return shape if difference < 0.1 * stated else None
 
 
 _WITH_SIZE = r"(?<![\w.])(\d+(?:\.\d+)?)b(?:-a\d+(?:\.\d+)?b)?(?:[ _-]*moe)?(?![a-z\d])"
@@ -189,8 +189,8 @@ def _other_name(text: str) -> str | None:
             (_plain, _plain_names()),
             (_plain, spellings("families")),
         ):
-            if found := names.get(plain(spelling)):
-                return found
+            if name := names.get(plain(spelling)):
+                return name
     return None
 
 
@@ -216,7 +216,7 @@ def of_size(wanted: float, name: str) -> ModelShape:
         )
         tied = {"vocab": 50257, "tied": True} if sizes["hidden"] < 1536 else {}
         return custom("llama", name=name, **sizes, **tied)
-    _, shape = min(_llamas(), key=lambda one: abs(math.log(one[0] / wanted)))
+    _, shape = min(_llamas(), key=lambda candidate: abs(math.log(candidate[0] / wanted)))
     return shape.replace(name=name)
 
 
@@ -291,14 +291,14 @@ def _first_layers(shape: ModelShape, layers: int, name: str) -> ModelShape:
 
 def _numbers(text: str) -> dict[str, Any]:
     """Return the numbers of a shape; ``windows=1024/0`` is of its layers in turn."""
-    found = dict(map(_number, text.split(",")))
-    if "windows" in found:
-        widths = str(found["windows"]).split("/")
+    numbers = dict(map(_number, text.split(",")))
+    if "windows" in numbers:
+        widths = str(numbers["windows"]).split("/")
         if not all(map(str.isdecimal, widths)):
-            raise UsageError(f"cannot read windows={found['windows']}", "as windows=1024/0")
-        layers = found["num_layers"] if isinstance(found.get("num_layers"), int) else 0
-        found["windows"] = tuple(int(widths[at % len(widths)]) for at in range(layers))
-    return found
+            raise UsageError(f"cannot read windows={numbers['windows']}", "as windows=1024/0")
+        layers = numbers["num_layers"] if isinstance(numbers.get("num_layers"), int) else 0
+        numbers["windows"] = tuple(int(widths[at % len(widths)]) for at in range(layers))
+    return numbers
 
 
 def _number(item: str) -> tuple[str, Any]:

@@ -341,10 +341,10 @@ def states_of(layout: Layout, numerics: Numerics) -> States:
         numerics.formats.compute < 4,
         numerics.formats.scheme == "masters" and numerics.formats.compute < 4,
     )
-    own = float(numerics.formats.compute if masters or numerics.formats.scheme == "pure" else 4)
-    lasting, passing = _gradients(layout, numerics, own)
+    width = float(numerics.formats.compute if masters or numerics.formats.scheme == "pure" else 4)
+    lasting, passing = _gradients(layout, numerics, width)
     copies = numerics.formats.autocast and not layout.lora.rank
-    state_width = 4.0 if masters or numerics.formats.scheme == "autocast" or not narrow else own
+    state_width = 4.0 if masters or numerics.formats.scheme == "autocast" or not narrow else width
     state_width = {"bf16": 2.0, "fp32": 4.0}.get(layout.precision.moments, state_width)
     state_width = _BLOCK_8BIT if "8bit" in layout.memory.optimizer else state_width
     frozen = 4.0 if layout.precision.states == "autocast" else float(numerics.formats.compute)
@@ -353,11 +353,11 @@ def states_of(layout: Layout, numerics: Numerics) -> States:
         "paged" in layout.memory.optimizer,
     )
     return States(
-        weight=own,
+        weight=width,
         frozen=frozen,
         frozen_ends=_frozen_ends(layout, numerics, frozen),
         weight_copies=float(numerics.formats.compute) if copies else 0.0,
-        eight_bits=_quantised(layout, own),
+        eight_bits=_quantised(layout, width),
         persistent_grad=lasting,
         transient_grad=passing,
         master=4.0 if masters else 0.0,
@@ -380,7 +380,7 @@ _SCALED = {"": 1.0, "mxfp8": 1 + 1 / 32, "nvfp4": 0.5 + 1 / 16, "mxfp4": 0.5 + 1
 of a scale for each 32 numbers, 16 of NVFP4's (OCP's Microscaling Formats 1.0; NVIDIA's NVFP4)."""
 
 
-def _quantised(layout: Layout, own: float) -> float:
+def _quantised(layout: Layout, width: float) -> float:
     """Bytes of a block's weight as products read it, where Transformer Engine runs them.
 
     Less the ``own`` ones that it has elsewhere, where it is held in these alone.
@@ -393,24 +393,26 @@ def _quantised(layout: Layout, own: float) -> float:
     if not in_eight_bits(layout):
         return 0.0
     copies = 1 if layout.precision.supports_non_tn_fp8 and not layout.precision.scaled else 2
-    return copies * _SCALED[layout.precision.scaled] - (own if layout.precision.fp8_params else 0.0)
+    return copies * _SCALED[layout.precision.scaled] - (
+        width if layout.precision.fp8_params else 0.0
+    )
 
 
-def _gradients(layout: Layout, numerics: Numerics, own: float) -> tuple[float, float]:
+def _gradients(layout: Layout, numerics: Numerics, width: float) -> tuple[float, float]:
     """(lasting, passing): one of them is 0 but in our own with masters, which has both."""
     wide = float(layout.precision.reduce_bytes)
     if layout.traits.ranks.grad_buffer:
         narrow = layout.precision.compute == "fp16" or numerics.formats.scheme == "pure"
-        return wide or (own if narrow else 4.0), 0.0
+        return wide or (width if narrow else 4.0), 0.0
     if layout.traits.ranks.persistent_grads:
-        return wide or own, 0.0
+        return wide or width, 0.0
     if (
         layout.traits.models.own_models
         and numerics.formats.scheme == "masters"
         and numerics.formats.compute < 4
     ):
-        return 4.0, own
-    return (wide or own, 0.0) if layout.kernels.software == "torch1" else (0.0, wide or own)
+        return 4.0, width
+    return (wide or width, 0.0) if layout.kernels.software == "torch1" else (0.0, wide or width)
 
 
 def _update(layout: Layout, masters: bool, lasting: float, width: float) -> float:

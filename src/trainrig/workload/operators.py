@@ -217,7 +217,7 @@ def _product(
     name: str, kind: str, product: Product, flops: int, elements: tuple[int, int, int], size: int
 ) -> Operator:
     """left·right = out, and backward the gradients of both; a weight's lies as the weight does."""
-    left, right, out = elements
+    first, right, out = elements
     num, m, n, k = product
     of_right = (num, n, k, m) if kind == "matmul" else (num, k, n, m)
     return Operator(
@@ -226,14 +226,14 @@ def _product(
         forward=Cost(
             products=(product,),
             flops=flops,
-            read_bytes=(left + right) * size,
+            read_bytes=(first + right) * size,
             write_bytes=out * size,
         ),
         backward=Cost(
             products=((num, m, k, n), of_right),
             flops=2 * flops,
-            read_bytes=(2 * out + left + right) * size,  # the result's gradient for each of both
-            write_bytes=(left + right) * size,
+            read_bytes=(2 * out + first + right) * size,  # the result's gradient for each of both
+            write_bytes=(first + right) * size,
         ),
     )
 
@@ -272,10 +272,10 @@ def state_kernels(name: str, rows: Any, wide: Any, deep: int) -> Operator:
     flops = 2 * STATE_PRODUCTS[name] * rows * wide * deep
     # Half is read and half written, in ten-thousandths of a byte: integers, also in arrays.
     halves = (round(5_000 * _TRITON * num_bytes) for num_bytes in STATE_BYTES[name])
-    each = (rows * wide * half // 10_000 for half in halves)
+    products = (rows * wide * half // 10_000 for half in halves)
     forward, backward = (
         Cost(flops=flops * times, read_bytes=half, write_bytes=half)
-        for times, half in enumerate(each, 1)
+        for times, half in enumerate(products, 1)
     )
     return Operator(name=f"attention.{name}", kind=name, forward=forward, backward=backward)
 

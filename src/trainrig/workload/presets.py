@@ -264,8 +264,8 @@ def named(name: str) -> ModelShape:
     if (shape := known(name)) is not None:
         return shape
     names = {spelled.lower(): spelled for spelled in (*NAMED, *published())}
-    beginning = [names[one] for one in names if name and one.startswith(name.lower())]
-    near = beginning or [names[one] for one in near_words(name.lower(), names, _CLOSE)]
+    beginning = [names[lowered] for lowered in names if name and lowered.startswith(name.lower())]
+    near = beginning or [names[lowered] for lowered in near_words(name.lower(), names, _CLOSE)]
     shown = name if len(name) <= _MOST_SHOWN else name[: _MOST_SHOWN - 3] + "..."
     if near:
         hint = f"did you mean {' or '.join(near[:3])}? or pass a config.json"
@@ -286,9 +286,9 @@ _MOST_SHOWN = 60
 def known(name: str) -> ModelShape | None:
     """A model by its name, in any capitals; None if there is none."""
     wanted = name.lower()
-    if (found := _listed(NAMED, wanted)) is None and wanted in _text().lower():
+    if (shape := _listed(NAMED, wanted)) is None and wanted in _text().lower():
         return _listed(published(), wanted)  # to parse its file takes longer
-    return found
+    return shape
 
 
 def _listed(models: Mapping[str, tuple[str, dict[str, Any]]], wanted: str) -> ModelShape | None:
@@ -331,14 +331,14 @@ def hub_names() -> dict[str, str]:
 
 def table(kind: str) -> dict[str, Any]:
     """A table of published_models.toml."""
-    found: dict[str, Any] = _file()[kind]
-    return found
+    content: dict[str, Any] = _file()[kind]
+    return content
 
 
 @cache
 def published() -> dict[str, tuple[str, dict[str, Any]]]:
     """Further models: family and numbers by name, from published_models.toml."""
-    found = {}
+    models = {}
     for name, row in _file()["models"].items():
         sizes, more = row[: len(_COLUMNS)], dict(*row[len(_COLUMNS) :])
         numbers = dict(zip(_COLUMNS, sizes, strict=True))
@@ -347,5 +347,5 @@ def published() -> dict[str, tuple[str, dict[str, Any]]]:
             whole = [every > 0 and (layer + 1) % every == 0 for layer in range(sizes[0])]
             numbers["windows"] = tuple(0 if is_whole else window for is_whole in whole)
         family = more.pop("family", "llama")
-        found[name] = (family, numbers | more)
-    return found
+        models[name] = (family, numbers | more)
+    return models

@@ -39,8 +39,8 @@ class Weight:
 
     def share(self, ranks: int, rank: int = 0, *, tp: int = 1, tp_rank: int = 0) -> int:
         """Elements of one of ``ranks`` that share it by rows; no rank has more than the first."""
-        rows, *rest = self.on(tp, tp_rank)
-        return rows_of(rows, ranks, rank) * math.prod(rest)
+        rows, *others = self.on(tp, tp_rank)
+        return rows_of(rows, ranks, rank) * math.prod(others)
 
     def padded(self, ranks: int, *, tp: int = 1, tp_rank: int = 0) -> int:
         """Elements that all-gather and reduce-scatter of these ranks carry for it."""
@@ -54,10 +54,10 @@ def rows_of(rows: int, ranks: int, rank: int = 0) -> int:
 
 
 def _linear(name: str, wide_in: int, wide_out: int, bias: bool, cut: Cut) -> list[Weight]:
-    found = [Weight(name=f"{name}.weight", dims=(wide_out, wide_in), cut=cut)]
+    weights = [Weight(name=f"{name}.weight", dims=(wide_out, wide_in), cut=cut)]
     if bias:  # of a product whose sum over ranks comes first, it is added once: whole on each
-        found.append(Weight(name=f"{name}.bias", dims=(wide_out,), cut=0 if cut == 0 else None))
-    return found
+        weights.append(Weight(name=f"{name}.bias", dims=(wide_out,), cut=0 if cut == 0 else None))
+    return weights
 
 
 def _norm(name: str, shape: ModelShape) -> list[Weight]:
@@ -70,20 +70,20 @@ def block_tensors(shape: ModelShape, *, decoder: bool = False) -> list[Weight]:
     branches = {"attention": "norm_1", "cross": "norm_cross", "ffn": "norm_2"}
     parts: dict[str, list[Weight]] = {name: [] for name in branches}
     joined = shape.family in ("gpt2", "gpt-neo")
-    for each in matrices(shape, decoder=decoder):
-        found = parts[each.branch]
-        name, cut = f"{each.branch}.{each.part}", 1 if each.part in ("out", "down") else 0
-        if joined and each.part in ("q", "k", "v"):
-            if each.part == "q":
-                wide = 3 * each.wide_out
-                found += _linear("attention.qkv", each.wide_in, wide, each.has_bias, 0)
+    for matrix in matrices(shape, decoder=decoder):
+        weights = parts[matrix.branch]
+        name, cut = f"{matrix.branch}.{matrix.part}", 1 if matrix.part in ("out", "down") else 0
+        if joined and matrix.part in ("q", "k", "v"):
+            if matrix.part == "q":
+                wide = 3 * matrix.wide_out
+                weights += _linear("attention.qkv", matrix.wide_in, wide, matrix.has_bias, 0)
             continue
-        if shape.moe.num_experts and each.branch == "ffn" and each.part != "router":
-            dims = (each.copies, each.wide_out, each.wide_in)
-            found.append(Weight(name=f"ffn.experts.{each.part}", dims=dims))
+        if shape.moe.num_experts and matrix.branch == "ffn" and matrix.part != "router":
+            dims = (matrix.copies, matrix.wide_out, matrix.wide_in)
+            weights.append(Weight(name=f"ffn.experts.{matrix.part}", dims=dims))
             continue
-        split: Cut = None if each.part == "router" else 1 if cut else 0
-        found += _linear(name, each.wide_in, each.wide_out, each.has_bias, split)
+        split: Cut = None if matrix.part == "router" else 1 if cut else 0
+        weights += _linear(name, matrix.wide_in, matrix.wide_out, matrix.has_bias, split)
     ordered: list[Weight] = []
     for branch, norm in branches.items():
         if parts[branch]:  # BERT has its norms behind the sums
@@ -99,14 +99,14 @@ def embedding_tensors(shape: ModelShape) -> list[Weight]:
         rows["positions"] = shape.position.max_positions
     if shape.family == "bert":
         rows["segments"] = shape.token_types
-    found = [
+    weights = [
         Weight(name=f"{name}.weight", dims=(n, shape.hidden), cut=0 if name == "tokens" else None)
         for name, n in rows.items()
     ]
     if shape.family == "bert":
-        found += _norm("norm", shape)
+        weights += _norm("norm", shape)
     if shape.family == "t5":
-        found += [
+        weights += [
             Weight(
                 name=f"{stack}.buckets.weight",
                 dims=(shape.position.num_buckets, shape.attention.num_heads),
@@ -114,24 +114,24 @@ def embedding_tensors(shape: ModelShape) -> list[Weight]:
             )
             for stack in ("bias", "decoder_bias")
         ]
-    return found
+    return weights
 
 
 def head_tensors(shape: ModelShape) -> list[Weight]:
     """What the last pipeline stage has besides blocks; a tied head's matrix is the embedding."""
     if shape.family == "bert":
-        found = _linear("transform", shape.hidden, shape.hidden, True, None)
+        weights = _linear("transform", shape.hidden, shape.hidden, True, None)
         return [
-            *found,
+            *weights,
             *_norm("head_norm", shape),
             Weight(name="head_bias", dims=(shape.vocab,), cut=0),
         ]
-    found = _norm("norm", shape)
+    weights = _norm("norm", shape)
     if shape.family == "t5":
-        found += _norm("encoder_norm", shape)
+        weights += _norm("encoder_norm", shape)
     if not shape.head.tied:
-        found += _linear("head", shape.hidden, shape.vocab, False, 0)
-    return found
+        weights += _linear("head", shape.hidden, shape.vocab, False, 0)
+    return weights
 
 
 def model_tensors(shape: ModelShape) -> list[Weight]:
@@ -139,16 +139,16 @@ def model_tensors(shape: ModelShape) -> list[Weight]:
     stacks = (("blocks", shape.num_layers), ("decoder_blocks", shape.num_decoder_layers))
     encoder, decoder = (
         [
-            replace(each, name=f"{stack}.{number}.{each.name}")
+            replace(weight, name=f"{stack}.{number}.{weight.name}")
             for number in range(num)
-            for each in block_tensors(shape, decoder=stack == "decoder_blocks")
+            for weight in block_tensors(shape, decoder=stack == "decoder_blocks")
         ]
         for stack, num in stacks
     )
     ends = [*embedding_tensors(shape), *head_tensors(shape)]
-    between = [each for each in ends if each.name in _BETWEEN]  # an encoder and its decoder
-    first = [each for each in embedding_tensors(shape) if each not in between]
-    last = [each for each in head_tensors(shape) if each not in between]
+    between = [weight for weight in ends if weight.name in _BETWEEN]  # an encoder and its decoder
+    first = [weight for weight in embedding_tensors(shape) if weight not in between]
+    last = [weight for weight in head_tensors(shape) if weight not in between]
     return [*first, *encoder, *sorted(between, key=_place), *decoder, *last]
 
 

@@ -316,12 +316,12 @@ def test_liger_brings_no_attention_and_a_cut_chip_no_later_one() -> None:
     row = {"model": "Qwen3-8B", "seq": "16384", "framework": "TRL", "kind": "sft"}
     row |= {"hardware": "8x H100", "global_batch": "8"}
     shares = [
-        case_of(row | {"kernel_stack": words}).rates.attentions.own[0].share
+        case_of(row | {"kernel_stack": words}).rates.attentions.generation[0].share
         for words in ("Liger, FlashAttention-3", "Liger, SDPA")
     ]
     assert shares[0] > 1.5 * shares[1]
     h20 = case_of(row | {"hardware": "8x H20", "kernel_stack": "SDPA"}).rates.attentions
-    assert h20.forward == h20.own[0]
+    assert h20.forward == h20.generation[0]
 
 
 def test_experts_without_a_gate_are_answered_where_their_products_are_kept() -> None:

@@ -27,7 +27,7 @@ def test_fits_cuts_no_number_head_or_option(width: int) -> None:
     found = fits({"model": "llama-7B", "on": "A100 SXM4 80GB", "gpus": 8, "zero": 3})
     text = printed(fits_document(found), width)
     assert "…" not in text and max(map(len, text.splitlines())) <= width
-    for one in found.asked.options[:12]:
+    for one in found.asked_fit.options[:12]:
         assert one.change in text
         assert f"{one.memory_bytes_per_gpu / 2**30:.1f}" in text
     assert "change" in text and "GiB" in text and "tokens/s" in text and "borderline" in text
@@ -36,12 +36,12 @@ def test_fits_cuts_no_number_head_or_option(width: int) -> None:
 def test_what_does_not_fit_says_what_was_tried_and_what_would() -> None:
     found = fits({"model": "llama-7B", "on": "RTX 4090", "gpus": 4})
     text = " ".join(printed(fits_document(found), 100).split())
-    assert len(found.asked.sequence) > 1 and "batch size 1 does not fit" in text
-    assert f"to make it fit: {found.asked.sequence[0].change} " in text
+    assert len(found.asked_fit.sequence) > 1 and "batch size 1 does not fit" in text
+    assert f"to make it fit: {found.asked_fit.sequence[0].change} " in text
     found = fits({"model": "gpt3-175B", "on": "RTX 2080 Ti"})
     text = " ".join(printed(fits_document(found), 100).split())
-    assert found.asked.tried and not found.asked.sequence
-    assert f"not enough together: {', '.join(found.asked.tried)}" in text
+    assert found.asked_fit.tried and not found.asked_fit.sequence
+    assert f"not enough together: {', '.join(found.asked_fit.tried)}" in text
     assert "more GPUs, or a smaller model" in text
 
 

@@ -51,9 +51,9 @@ ASKED_FOR = {
 @pytest.mark.parametrize("program", PROGRAMS, ids=lambda one: one.key)
 def test_a_program_is_on_an_engine_and_its_values_are_a_layout_s(program: Program) -> None:
     assert program.engine in FRAMEWORKS
-    assert program.asked.stages_by in ("", *FRAMEWORKS)
-    Layout.of(**program.asked.usual)  # raises for a key or a word that no layout has
-    Layout.of(**program.asked.adapters)
+    assert program.defaults.stages_by in ("", *FRAMEWORKS)
+    Layout.of(**program.defaults.usual)  # raises for a key or a word that no layout has
+    Layout.of(**program.defaults.adapters)
     for key, known in WORDS.items():
         assert PROGRAM_KEYS.get(program, key) in ("", *known), key
 

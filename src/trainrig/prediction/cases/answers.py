@@ -37,23 +37,23 @@ class CaseErrors:
     memory: float | None
 
 
-def errors_of(found: Prediction, measured: Mapping[str, float]) -> CaseErrors:
+def errors_of(prediction: Prediction, measured: Mapping[str, float]) -> CaseErrors:
     """Compare a prediction with what was measured, by MEASURED's columns."""
-    gpus, samples = int(found.layout.mesh.gpus), int(found.layout.global_batch)
+    gpus, samples = int(prediction.layout.mesh.gpus), int(prediction.layout.global_batch)
     times: tuple[tuple[str, Callable[[float], float]], ...] = (
         ("measured_step_s", lambda value: value),
-        ("measured_tokens_per_s", lambda value: found.tokens / value),
-        ("measured_tokens_per_s_per_gpu", lambda value: found.tokens / (value * gpus)),
+        ("measured_tokens_per_s", lambda value: prediction.tokens / value),
+        ("measured_tokens_per_s_per_gpu", lambda value: prediction.tokens / (value * gpus)),
         ("measured_samples_per_s", lambda value: samples / value),
     )
     seconds = next((read(measured[name]) for name, read in times if name in measured), None)
-    low, high = found.interval
+    low, high = prediction.interval
     used = measured.get("measured_memory_bytes")
     return CaseErrors(
         measured_step_s=seconds,
-        time=None if seconds is None else found.time / seconds - 1.0,
+        time=None if seconds is None else prediction.time / seconds - 1.0,
         is_inside=None if seconds is None else low <= seconds <= high,
-        memory=None if used is None else float(found.memory.total) / used - 1.0,
+        memory=None if used is None else float(prediction.memory.total) / used - 1.0,
     )
 
 
@@ -65,8 +65,8 @@ def predict_rows(rows: Sequence[CaseRow], *, simulate: bool = False) -> Iterator
     """
     from trainrig.process.pool import ordered_map  # one answer needs no processes, and no numpy
 
-    found = ordered_map(partial(_answers, simulate=simulate), rows)
-    for number, (row, answered) in enumerate(zip(rows, found, strict=True)):
+    answers = ordered_map(partial(_answers, simulate=simulate), rows)
+    for number, (row, answered) in enumerate(zip(rows, answers, strict=True)):
         yield {"row": number, "id": row.name or None} | answered
 
 
@@ -88,21 +88,21 @@ def _answer(row: CaseRow) -> dict[str, Any]:
         return _NOTHING | {"reason": _own_fault(error)}
 
 
-def _values(case: Case, found: Prediction) -> dict[str, Any]:
-    errors = errors_of(found, case.measured)
-    memory = found.memory.needed_interval
+def _values(case: Case, prediction: Prediction) -> dict[str, Any]:
+    errors = errors_of(prediction, case.measured)
+    memory = prediction.memory.needed_interval
     return {
         "model": case.question.shape.name,
-        "on": found.rates.device,
-        "layout": layout_dict(found.layout),
-        "step_time_s": found.time,
-        "memory_bytes_per_gpu": int(found.memory.total),
-        **verdict_dict(found.verdict),
-        "tokens_per_s": found.tokens_per_s,
-        "tokens_per_s_per_gpu": found.tokens_per_s / int(found.layout.mesh.gpus),
-        "mfu": found.mfu,
+        "on": prediction.rates.device,
+        "layout": layout_dict(prediction.layout),
+        "step_time_s": prediction.time,
+        "memory_bytes_per_gpu": int(prediction.memory.total),
+        **verdict_dict(prediction.verdict),
+        "tokens_per_s": prediction.tokens_per_s,
+        "tokens_per_s_per_gpu": prediction.tokens_per_s / int(prediction.layout.mesh.gpus),
+        "mfu": prediction.mfu,
         "interval": {
-            "step_time_s": list(found.interval),
+            "step_time_s": list(prediction.interval),
             "memory_bytes_per_gpu": [float(end) for end in memory],
         },
         "measured_step_s": errors.measured_step_s,
@@ -110,8 +110,8 @@ def _values(case: Case, found: Prediction) -> dict[str, Any]:
         "inside": errors.is_inside,
         "memory_error": errors.memory,
         "presumed": list(case.presumed),
-        "remark": _remark(found),
-        "warnings": list(found.warnings),
+        "remark": _remark(prediction),
+        "warnings": list(prediction.warnings),
         "reason": None,
     }
 
@@ -127,14 +127,14 @@ _NOTHING: dict[str, Any] = {
 }
 
 
-def _remark(found: Prediction) -> str | None:
+def _remark(prediction: Prediction) -> str | None:
     """Return that the layout needs more than there is, where it does."""
-    if found.verdict == FITS:
+    if prediction.verdict == FITS:
         return None
-    if found.question.host_verdict == DOES_NOT_FIT:
+    if prediction.question.host_verdict == DOES_NOT_FIT:
         return "more than a node's host memory"
-    share = float(found.memory.total / found.rates.memory_bytes)
-    return f"{share:.2g} times the memory of {found.rates.device}"
+    share = float(prediction.memory.total / prediction.rates.memory_bytes)
+    return f"{share:.2g} times the memory of {prediction.rates.device}"
 
 
 def _own_fault(error: Exception) -> str:

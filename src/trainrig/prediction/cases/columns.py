@@ -175,15 +175,15 @@ def _of_json(
         if not line.strip():
             continue
         try:
-            found = json.loads(line)
+            cells = json.loads(line)
         except (ValueError, RecursionError):
-            found = None
-        if not isinstance(found, dict):
+            cells = None
+        if not isinstance(cells, dict):
             raise DataError(f"{name}:{number}: no JSON object", 'as {"model": "gpt2", "gpus": 8}')
-        keys = [_plain(key) for key in found]
+        keys = [_plain(key) for key in cells]
         for key in keys:
             _check_column(key, _with_derived(names, keys), f"{name}:{number}")
-        yield number, {_plain(key): _cell(key, value, name, number) for key, value in found.items()}
+        yield number, {_plain(key): _cell(key, value, name, number) for key, value in cells.items()}
 
 
 def _cell(key: str, value: Any, name: str, line: int) -> str:

@@ -44,16 +44,20 @@ def _options(row: CaseRow) -> dict[str, Any]:
     return {name: value for name, value in row.options.items() if name != "rates"}
 
 
-def _presumed(row: CaseRow, asked: Question) -> tuple[str, ...]:
+def _presumed(row: CaseRow, question: Question) -> tuple[str, ...]:
     """Return the options that a default stands for which does something."""
-    presumed, mesh = asked.presumed, asked.layout.mesh
-    found = ["framework"] if presumed is not None and presumed.because else []
-    found += [one.key for one in presumed.values if one.value not in _NONE] if presumed else []
+    presumed, mesh = question.presumed, question.layout.mesh
+    columns = ["framework"] if presumed is not None and presumed.because else []
+    columns += (
+        [presumption.key for presumption in presumed.values if presumption.value not in _NONE]
+        if presumed
+        else []
+    )
     if mesh.gpus > 1:
-        found.append("link")
+        columns.append("link")
     if mesh.gpus > mesh.gpus_per_node:
-        found.append("fabric_gbps")
-    return tuple(name for name in dict.fromkeys(found) if name not in row.options)
+        columns.append("fabric_gbps")
+    return tuple(name for name in dict.fromkeys(columns) if name not in row.options)
 
 
 _NONE = ("none", "auto", 0)

@@ -334,12 +334,16 @@ class _Trial:
 
     def _until(self, layout: Layout, goal: str) -> tuple[OptionEffect, ...]:
         """One option, or the fastest two; else one by one until ``goal``, if that is faster."""
-        found = self._one_by_one(layout, goal)
-        if len(found) == 1:
-            return found
+        effects = self._one_by_one(layout, goal)
+        if len(effects) == 1:
+            return effects
         two = self._two(layout, goal)
-        alters = not found or any(effect.option in _ALTERS for effect in found)
-        return two if two and (alters or two[-1].sample_time_s < found[-1].sample_time_s) else found
+        alters = not effects or any(effect.option in _ALTERS for effect in effects)
+        return (
+            two
+            if two and (alters or two[-1].sample_time_s < effects[-1].sample_time_s)
+            else effects
+        )
 
     def _two(self, layout: Layout, goal: str) -> tuple[OptionEffect, ...]:
         """The fastest two options that suffice together, none of which alters what is computed."""
@@ -352,15 +356,15 @@ class _Trial:
                     continue
                 if (takes := self.sample_time(both)) < least:
                     best, least = ((layout, change, first), (first, more, both)), takes
-        return () if best is None else tuple(self._effect(*one) for one in best)
+        return () if best is None else tuple(self._effect(*changed) for changed in best)
 
     def _one_by_one(self, layout: Layout, goal: str) -> tuple[OptionEffect, ...]:
         """The first option, then the first of what that leaves."""
-        found: list[OptionEffect] = []
-        while not _reaches(self._verdict(layout), goal) and len(found) < _MOST_CHANGES:
+        effects: list[OptionEffect] = []
+        while not _reaches(self._verdict(layout), goal) and len(effects) < _MOST_CHANGES:
             best = _ordered(self.effects(layout), goal)[:1]
             if not best:
                 return ()
-            found.append(best[0])
+            effects.append(best[0])
             layout = best[0].layout
-        return tuple(found) if _reaches(self._verdict(layout), goal) else ()
+        return tuple(effects) if _reaches(self._verdict(layout), goal) else ()

@@ -65,7 +65,7 @@ class MethodFit:
 class FitAnswer:
     """Three ways to train, and the one that was asked about with what each option saves."""
 
-    asked: Fit
+    asked_fit: Fit
     method: str
     """The way that was asked about."""
     methods: tuple[MethodFit, ...]
@@ -77,10 +77,10 @@ class FitAnswer:
     @property
     def verdict(self) -> str:
         """Of the way that was asked about."""
-        return self.asked.verdict
+        return self.asked_fit.verdict
 
 
-def fits(given: Options, measured: Measured = NOTHING) -> FitAnswer:
+def fits(options: Options, measured: Measured = NOTHING) -> FitAnswer:
     """Answer whether a training fits, in each of the three ways.
 
     Args:
@@ -90,32 +90,35 @@ def fits(given: Options, measured: Measured = NOTHING) -> FitAnswer:
     Raises:
         UsageError: What is asked cannot be.
     """
-    asked = question(given, measured)
+    asked = question(options, measured)
     method = method_of(asked)
-    found, refused = [], {}
+    methods, refused = [], {}
     for name in METHODS:
         try:
-            one = asked if name == method else question(_by(given, name), measured)
+            method_question = asked if name == method else question(_by(options, name), measured)
         except UsageError as error:
             refused[name] = error.message
         else:
-            found.append(method_fit(name, one))
+            methods.append(method_fit(name, method_question))
     answer = fit(asked)
     return FitAnswer(
-        asked=answer,
+        asked_fit=answer,
         method=method,
-        methods=tuple(found),
+        methods=tuple(methods),
         refused=refused,
-        plan_line=None if answer.verdict == FITS else _plan_line(given, asked, method),
+        plan_line=None if answer.verdict == FITS else _plan_line(options, asked, method),
     )
 
 
-def _plan_line(given: Options, asked: Question, method: str) -> str | None:
+def _plan_line(stated: Options, question: Question, method: str) -> str | None:
     """Return a ``trainrig plan`` about the same training; None for one GPU or unnamed machines."""
-    if asked.layout.mesh.gpus == 1 or given.get("on") is None:
+    if question.layout.mesh.gpus == 1 or stated.get("on") is None:
         return None
-    options = {name: given[name] for name in _PLANNED if given.get(name) is not None}
-    options |= {"gpus": asked.layout.mesh.gpus, "global_batch": int(asked.layout.global_batch)}
+    options = {name: stated[name] for name in _PLANNED if stated.get(name) is not None}
+    options |= {
+        "gpus": question.layout.mesh.gpus,
+        "global_batch": int(question.layout.global_batch),
+    }
     if method != "full":
         options["method"] = method
     words = (f"--{name.replace('_', '-')} {shlex.quote(str(options[name]))}" for name in options)
@@ -129,71 +132,73 @@ _PLANNED = (
 """Options of ``fits`` that say which training and which machines, not how it is split."""
 
 
-def method_of(asked: Question) -> str:
+def method_of(question: Question) -> str:
     """Return which of `METHODS` a question is about."""
-    lora = asked.layout.lora
+    lora = question.layout.lora
     return "full" if not lora.rank else "lora" if lora.quantize == "none" else "qlora"
 
 
-def _by(given: Options, method: str) -> dict[str, Any]:
+def _by(options: Options, method: str) -> dict[str, Any]:
     """The same options for another method: what belongs to adapters alone goes with them."""
-    kept = {name: value for name, value in given.items() if name not in ("method", "quantize")}
+    remaining = {
+        name: value for name, value in options.items() if name not in ("method", "quantize")
+    }
     if method == "full":
-        kept = {name: value for name, value in kept.items() if name not in _OF_ADAPTERS}
-    elif method == "qlora" and given.get("quantize") not in (None, "none"):
-        kept["quantize"] = given["quantize"]
-    elif not kept.get("lora_rank"):
-        kept.pop("lora_rank", None)
-    return kept | {"method": method}
+        remaining = {name: value for name, value in remaining.items() if name not in _OF_ADAPTERS}
+    elif method == "qlora" and options.get("quantize") not in (None, "none"):
+        remaining["quantize"] = options["quantize"]
+    elif not remaining.get("lora_rank"):
+        remaining.pop("lora_rank", None)
+    return remaining | {"method": method}
 
 
 _OF_ADAPTERS = ("lora_rank", "lora_on")
 
 
-def method_fit(method: str, asked: Question) -> MethodFit:
+def method_fit(method: str, question: Question) -> MethodFit:
     """Return whether one question's training fits, and how far it goes."""
-    shape, layout, rates = asked.shape, asked.layout, asked.cluster.rates()
+    shape, layout, rates = question.shape, question.layout, question.cluster.rates()
     needed = memory(shape, layout)
-    verdict = verdict_of(needed.needed_interval, rates.memory_bytes, host=asked.host_verdict)
+    verdict = verdict_of(needed.needed_interval, rates.memory_bytes, host=question.host_verdict)
     tokens = None
     if verdict != DOES_NOT_FIT:
         seconds = float(predict_step(shape, layout, rates).total)
         tokens = int(layout.global_batch) * layout.batch.seq_len / seconds
     return MethodFit(
         method=method,
-        question=asked,
+        question=question,
         memory=needed,
         verdict=verdict,
         tokens_per_s=tokens,
-        micro_batch=largest_micro_batch(asked),
-        seq_len=longest_sequence(asked),
+        micro_batch=largest_micro_batch(question),
+        seq_len=longest_sequence(question),
         host_memory=int(host_bytes(shape, layout)),
     )
 
 
-def largest_micro_batch(asked: Question) -> Reach:
+def largest_micro_batch(question: Question) -> Reach:
     """Return how many samples at once fit, the sequence as asked."""
-    return _reach(asked, MOST_SAMPLES, lambda samples: {"batch_size": samples})
+    return _reach(question, MOST_SAMPLES, lambda samples: {"batch_size": samples})
 
 
-def longest_sequence(asked: Question) -> Reach:
+def longest_sequence(question: Question) -> Reach:
     """Return how many tokens of a sample fit, the micro-batch as asked."""
-    step = _SEQUENCE_STEP * asked.layout.mesh.cp
-    most = asked.shape.position.max_positions // step
-    found = _reach(asked, most, lambda n: {"seq_len": n * step})
-    return Reach(fits=found.fits * step, borderline=found.borderline * step)
+    step = _SEQUENCE_STEP * question.layout.mesh.cp
+    most = question.shape.position.max_positions // step
+    steps = _reach(question, most, lambda n: {"seq_len": n * step})
+    return Reach(fits=steps.fits * step, borderline=steps.borderline * step)
 
 
-def _reach(asked: Question, most: int, size: Callable[[int], dict[str, int]]) -> Reach:
+def _reach(question: Question, most: int, size: Callable[[int], dict[str, int]]) -> Reach:
     """Return the largest numbers by both ends of the interval; more never needs less."""
-    if asked.host_verdict == DOES_NOT_FIT:
+    if question.host_verdict == DOES_NOT_FIT:
         return Reach(fits=0, borderline=0)
-    offered = asked.cluster.rates().memory_bytes
+    offered = question.cluster.rates().memory_bytes
 
     def largest(end: int) -> int:
         def fits(number: int) -> bool:
-            layout = asked.layout.replace(**size(number))
-            return float(memory(asked.shape, layout).needed_interval[end]) <= offered
+            layout = question.layout.replace(**size(number))
+            return float(memory(question.shape, layout).needed_interval[end]) <= offered
 
         return largest_fitting(most, fits)
 

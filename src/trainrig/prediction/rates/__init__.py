@@ -71,7 +71,7 @@ class AttentionRates:
 
     forward: Direction
     backward: Direction
-    own: tuple[Direction, Direction]
+    generation: tuple[Direction, Direction]
     """Forward and backward of kernels that were written for this generation of chips."""
     softmax: float
     """Exponentials and sums of a score cost as much as this many further elements of a head."""
@@ -90,7 +90,7 @@ class AttentionRates:
     def direction(self, kernels: str, backward: bool) -> Direction:
         """Plain flash attention is an older generation's; fused stacks bring their own."""
         if kernels in ("flash+fused", "compiled"):
-            return self.own[1] if backward else self.own[0]
+            return self.generation[1] if backward else self.generation[0]
         return self.backward if backward else self.forward
 
     def padded(self, head_dim: Number) -> Real:
@@ -193,7 +193,7 @@ class Rates:
         self._check(dtype)
         products, how = (5.0 if backward else 2.0), self.attentions.direction(kernels, backward)
         wide = self.attentions.padded(head_dim) * 128.0 / self.attentions.padded(128)
-        each = 2.0 * products * wide
+        num_bytes = 2.0 * products * wide
         # A causal block works on the keys up to its last query: half, and half a block more.
         seen = smaller((keys + how.rows) / 2.0, keys) if causal else keys * 1.0
         share = how.share
@@ -202,9 +202,16 @@ class Rates:
         elif dtype == "tf32":
             share = share * self.attentions.wide[int(backward)]
         rate = self.matmuls.sustained[dtype] * share
-        compute = each * batch * heads * queries * seen / rate
-        least = each * batch * heads * queries * (keys * (0.5 if causal else 1.0)) / how.most
-        tail = how.tail * each * smaller(queries, how.rows) * keys * self.matmuls.processors / rate
+        compute = num_bytes * batch * heads * queries * seen / rate
+        least = num_bytes * batch * heads * queries * (keys * (0.5 if causal else 1.0)) / how.most
+        tail = (
+            how.tail
+            * num_bytes
+            * smaller(queries, how.rows)
+            * keys
+            * self.matmuls.processors
+            / rate
+        )
         vectors = heads * queries + (heads if kv_heads is None else kv_heads) * keys
         moved = (products - 1.0) * 2.0 * dtype_bytes(dtype) * batch * head_dim * vectors
         busy = larger(compute + tail, least if dtype in ("bf16", "fp16") else 0.0)

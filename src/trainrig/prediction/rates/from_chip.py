@@ -122,8 +122,8 @@ def class_of(chip: Chip) -> str:
         return "tpu-wide"
     if chip.vendor == "Apple":  # from the M3 on, bf16 is a type of the GPU's own (Metal's family 9)
         return "apple" if chip.name.startswith(("Apple M1", "Apple M2")) else "apple-m3"
-    found = _NVIDIA.get(chip.compute.capability or "")
-    return found or _ARCHITECTURES.get(chip.product.architecture or "", "other")
+    name = _NVIDIA.get(chip.compute.capability or "")
+    return name or _ARCHITECTURES.get(chip.product.architecture or "", "other")
 
 
 def fuses_attention(chip: Chip) -> bool:
@@ -357,8 +357,8 @@ def with_flash2(rates: Rates) -> Rates:
     """
     kernels = dataclasses.replace(rates.attentions, is_current=True)
     if rates.device.startswith(_FLASH2):
-        own = kernels.own
-        kernels = dataclasses.replace(kernels, forward=own[0], backward=own[1])
+        directions = kernels.generation
+        kernels = dataclasses.replace(kernels, forward=directions[0], backward=directions[1])
     return rates.replace(attentions=kernels)
 
 
@@ -366,7 +366,7 @@ def with_newest_attention(rates: Rates) -> Rates:
     """Rates where attention is the kernel that was written for this generation of chips."""
     kernels = rates.attentions
     newest = dataclasses.replace(
-        kernels, forward=kernels.own[0], backward=kernels.own[1], is_current=True
+        kernels, forward=kernels.generation[0], backward=kernels.generation[1], is_current=True
     )
     return rates.replace(attentions=newest)
 
@@ -374,8 +374,8 @@ def with_newest_attention(rates: Rates) -> Rates:
 def with_plain_attention(rates: Rates) -> Rates:
     """Rates where what is fused beside attention brings no attention of the generation's own."""
     kernels = with_flash2(rates).attentions
-    own = kernels.forward, kernels.backward
-    return rates.replace(attentions=dataclasses.replace(kernels, own=own))
+    directions = kernels.forward, kernels.backward
+    return rates.replace(attentions=dataclasses.replace(kernels, generation=directions))
 
 
 _FLASH2 = ("A100", "A800", "A30")
@@ -389,14 +389,14 @@ def power_slows(chip: Chip, power: float | None) -> float:
     return float(min(1.0, power / chip.board.tdp) ** constants()["matmul"]["power_exponent"])
 
 
-def unsure_of(chip: Chip, what: str) -> float:
+def unsure_of(chip: Chip, rate: str) -> float:
     """By how much a sound chip's rate may differ from the predicted one, as a share.
 
     ``what``: a dtype of products, or ``stream``.
     """
     rule = constants()["error"]
-    width = float(rule["stream" if what == "stream" else "matmul"])
-    known = what in rule["published"].get(class_of(chip), ())
+    width = float(rule["stream" if rate == "stream" else "matmul"])
+    known = rate in rule["published"].get(class_of(chip), ())
     return width if known else width * float(rule["unpublished"])
 
 
@@ -418,8 +418,8 @@ def _attentions(kind: Class, chip: Chip) -> AttentionRates:
     rule = constants()["attention"]
 
     claim = peak(chip, "bf16")
-    each = claim.rate / (chip.compute.num_sms or 1) if claim else 0.0
-    cut = each / kind.each if 0.0 < each < kind.each / 2.0 else 1.0
+    rate_of_sm = claim.rate / (chip.compute.num_sms or 1) if claim else 0.0
+    cut = rate_of_sm / kind.each if 0.0 < rate_of_sm < kind.each / 2.0 else 1.0
     most = [claim.rate * min(1.0, share / cut) if claim else math.inf for share in kind.most]
 
     def both(forward: float, backward: float) -> tuple[Direction, Direction]:
@@ -430,12 +430,12 @@ def _attentions(kind: Class, chip: Chip) -> AttentionRates:
 
     pairs = (kind.flash, kind.own), (kind.flash_backward, kind.own_backward)
     forward, backward = both(*(min(max(pair), pair[0] / cut) for pair in pairs))
-    own = both(kind.own or kind.flash, kind.own_backward or kind.flash_backward)
+    own_directions = both(kind.own or kind.flash, kind.own_backward or kind.flash_backward)
     shares = (kind.wide / kind.flash, kind.wide_backward / kind.flash_backward)
     return AttentionRates(
         forward=forward,
         backward=backward,
-        own=own,
+        generation=own_directions,
         softmax=rule["softmax"],
         wide=(shares[0] or rule["wide"], shares[1] or rule["wide"]),
         lanes=(kind.wide or rule["lanes"], kind.wide_backward or rule["lanes_backward"]),

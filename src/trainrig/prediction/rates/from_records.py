@@ -75,8 +75,8 @@ def _of(points: Iterable[Record], role: Role, metric: str, **case: Any) -> list[
 
 
 def _products(points: Iterable[Record], dtype: str) -> list[Record]:
-    found = _of(points, Role.PRODUCT, "flop_rate", dtype=dtype)
-    return [r for r in found if all(r.case.get(axis) for axis in ("m", "k", "n"))]
+    records = _of(points, Role.PRODUCT, "flop_rate", dtype=dtype)
+    return [r for r in records if all(r.case.get(axis) for axis in ("m", "k", "n"))]
 
 
 def _value(record: Record) -> float:
@@ -100,13 +100,13 @@ def _noted(rates: Rates, name: str, points: list[Record], words: str = "") -> Ra
 
 def _with_products(rule: Rates, points: list[Record]) -> Rates:
     """Each measured dtype's curve over the rule, and what a launch takes."""
-    found = {dtype: _products(points, dtype) for dtype in rule.matmuls.sustained}
-    used = [r for some in found.values() for r in some]
+    products = {dtype: _products(points, dtype) for dtype in rule.matmuls.sustained}
+    used = [r for some in products.values() for r in some]
     if not used:
         return rule
     rates = _with_launch(rule, used)
     waited = 1.5 * rates.launch if rates.matmuls.latency else 0.0  # a processor's launch is none
-    long = {d: [r for r in some if _flops(r) / _value(r) > waited] for d, some in found.items()}
+    long = {d: [r for r in some if _flops(r) / _value(r) > waited] for d, some in products.items()}
     curves = {dtype: _curve(rule, some) for dtype, some in long.items() if some}
     measured = ", ".join(sorted(curves))
     matmuls = dataclasses.replace(rule.matmuls, measured=curves)
@@ -157,12 +157,12 @@ def _with_launch(rates: Rates, points: list[Record]) -> Rates:
 
 
 def _with_streams(rule: Rates, points: list[Record]) -> Rates:
-    found = _streamed(points)
-    if not found:
+    streamed = _streamed(points)
+    if not streamed:
         return rule
-    bandwidth = statistics.harmonic_mean([_value(r) for r in found])
+    bandwidth = statistics.harmonic_mean([_value(r) for r in streamed])
     streams = dataclasses.replace(rule.streams, bandwidth=bandwidth)
-    return _noted(rule.replace(streams=streams), "stream", found)
+    return _noted(rule.replace(streams=streams), "stream", streamed)
 
 
 def _streamed(points: list[Record]) -> list[Record]:
@@ -172,17 +172,17 @@ def _streamed(points: list[Record]) -> list[Record]:
     no more bytes and computes: on a processor a cold gelu is four times as slow.
     """
     cold = (_of(points, Role.STREAM, "byte_rate", cache="cold", op=op) for op in _MOVING)
-    found = _cleanest(chain.from_iterable(cold))
+    cleanest = _cleanest(chain.from_iterable(cold))
     copies = (_of(points, Role.TRANSFER, "byte_rate", direction=way) for way in _COPIES)
-    return found or list(chain.from_iterable(copies))
+    return cleanest or list(chain.from_iterable(copies))
 
 
 def _with_links(rates: Rates, points: list[Record]) -> Rates:
-    found = {
+    links = {
         "host_link": _of(points, Role.TRANSFER, "byte_rate", direction="h2d"),
         "disk": _of(points, Role.DISK, "byte_rate", op="read"),
     }
-    for name, some in found.items():
+    for name, some in links.items():
         if some:
             rates = rates.replace(**{name: max(_value(r) for r in some)})
             rates = rates.replace(host_link_shared=0.0) if name == "host_link" else rates
@@ -204,12 +204,12 @@ def _with_collectives(rates: Rates, points: list[Record], *, peer_access: bool =
     kinds = {"sendrecv": "send"}  # one message from each rank to the next one
     lines: dict[str, Link] = {}
     errors: list[float] = []
-    for kind, own in grouped(exchanged, lambda r: str(r.case["collective"])).items():
+    for kind, records in grouped(exchanged, lambda r: str(r.case["collective"])).items():
         if (name := kinds.get(kind, kind)) in (*FACTORS, "send") and name not in lines:
-            found = _line(name, [(*_wire(name, r), _value(r)) for r in _cleanest(own)])
-            if found is not None:
-                lines[name] = found[0]
-                errors.append(found[1])
+            line = _line(name, [(*_wire(name, r), _value(r)) for r in _cleanest(records)])
+            if line is not None:
+                lines[name] = line[0]
+                errors.append(line[1])
     if not lines:
         return rates
     links = dataclasses.replace(rates.links, measured=lines)
@@ -290,7 +290,7 @@ def _processor(device: str, sustained: Mapping[str, float], bandwidth: float) ->
         ),
         streams=Stream(bandwidth=bandwidth, latency=0.0),
         attentions=AttentionRates(
-            forward=_FLASH, backward=_FLASH, own=(_FLASH, _FLASH), softmax=0.0
+            forward=_FLASH, backward=_FLASH, generation=(_FLASH, _FLASH), softmax=0.0
         ),
         links=Links(inside=memory, between=memory),
         launch=5e-6,

@@ -105,9 +105,9 @@ class LayoutFamily:
 
 def families(ranked: Sequence[Candidate], top: int) -> tuple[LayoutFamily, ...]:
     """The first ``top`` families among candidates that come fastest first."""
-    found: dict[tuple[object, ...], list[Candidate]] = {}
-    for one in ranked:
-        layout = one.layout
+    members_by_key: dict[tuple[object, ...], list[Candidate]] = {}
+    for candidate in ranked:
+        layout = candidate.layout
         # ZeRO 1 shards the optimizer alone: another place for its states, the same split.
         key = (
             layout.framework,
@@ -115,13 +115,16 @@ def families(ranked: Sequence[Candidate], top: int) -> tuple[LayoutFamily, ...]:
             *map(layout.get, _FAMILY),
             max(1, int(layout.sharding.zero)),
         )
-        found.setdefault(key, []).append(one)
+        members_by_key.setdefault(key, []).append(candidate)
     return tuple(
         LayoutFamily(
             best=members[0],
-            ties=sum(one.ranked_by < (1.0 + TIE) * members[0].ranked_by for one in members[1:]),
+            ties=sum(
+                candidate.ranked_by < (1.0 + TIE) * members[0].ranked_by
+                for candidate in members[1:]
+            ),
         )
-        for members in list(found.values())[:top]
+        for members in list(members_by_key.values())[:top]
     )
 
 
@@ -163,10 +166,10 @@ def search(space: Space, rates: Rates, *, top: int = 10, simulate: int = 0) -> R
         if simulate:
             # What the front has beyond the fastest is simulated too: one number for one layout.
             pool = np.concatenate([fastest, np.setdiff1d(front_at, fastest)])
-            found = _simulated(space, groups, group_of[pool], index_in_group[pool], rates)
-            taken = np.array([found[n] for n in range(len(pool))])
-            seconds = dict(zip(pool.tolist(), taken.tolist(), strict=True))
-            pool = pool[np.lexsort((needs[pool], taken))]
+            simulated_at = _simulated(space, groups, group_of[pool], index_in_group[pool], rates)
+            simulated_seconds = np.array([simulated_at[n] for n in range(len(pool))])
+            seconds = dict(zip(pool.tolist(), simulated_seconds.tolist(), strict=True))
+            pool = pool[np.lexsort((needs[pool], simulated_seconds))]
             front_at, fastest = pool[_undominated(needs[pool])], pool
         front = tuple(candidate(at, seconds.get(int(at))) for at in front_at)
         ranked = (candidate(at, seconds.get(int(at))) for at in fastest[:top])
@@ -194,12 +197,12 @@ def surest_first(ranked: Sequence[Candidate], space: Space, rates: Rates) -> tup
         rates: The machines' rates, with the memory that a GPU offers.
     """
     ordered: list[Candidate] = []
-    left = list(ranked)
-    while left:
-        limit = (1.0 + TIE) * left[0].ranked_by
-        tied = [candidate for candidate in left if candidate.ranked_by < limit]
+    waiting = list(ranked)
+    while waiting:
+        limit = (1.0 + TIE) * waiting[0].ranked_by
+        tied = [candidate for candidate in waiting if candidate.ranked_by < limit]
         ordered += sorted(tied, key=lambda candidate: _place(candidate, space, rates))
-        left = left[len(tied) :]
+        waiting = waiting[len(tied) :]
     return tuple(ordered)
 
 
@@ -224,15 +227,15 @@ def _simulated(
     rates: Rates,
 ) -> dict[int, float]:
     """Simulated seconds of some layouts, by their place among these."""
-    found: dict[int, float] = {}
+    seconds_at: dict[int, float] = {}
     for group in np.unique(group_of):
         places = np.flatnonzero(group_of == group)
         mask = np.zeros(len(groups[group]), dtype=bool)
         mask[index[places]] = True
         seconds, _ = simulated(space.shape, groups[group].part(mask), rates)
         rank = np.argsort(np.argsort(index[places]))  # a part is in the group's own order
-        found |= dict(zip(places.tolist(), seconds[rank].tolist(), strict=True))
-    return found
+        seconds_at |= dict(zip(places.tolist(), seconds[rank].tolist(), strict=True))
+    return seconds_at
 
 
 def price(space: Space, layout: Layout, rates: Rates) -> Candidate:
@@ -274,14 +277,14 @@ def _priced(space: Space, groups: tuple[Layout, ...], rates: Rates) -> list[_Pri
     def ask(some: list[tuple[int, slice]]) -> list[_Priced]:
         return [_price(space, groups[number].part(where), rates) for number, where in some]
 
-    found: list[list[_Priced]] = [[] for _ in groups]
+    pieces_of: list[list[_Priced]] = [[] for _ in groups]
     is_one = sum(map(len, groups)) < _FEWEST
     answers = ask(pieces) if is_one else ordered_map(ask, pieces, at_least=0, together=1)
     for (number, _), priced in zip(pieces, answers, strict=True):
-        found[number].append(priced)
+        pieces_of[number].append(priced)
     return [
         (np.concatenate(needed), np.concatenate(fits), np.concatenate(parts, axis=1))
-        for needed, fits, parts in (zip(*each, strict=True) for each in found)
+        for needed, fits, parts in (zip(*columns, strict=True) for columns in pieces_of)
     ]
 
 

@@ -114,14 +114,16 @@ def gpus_needed(
     Raises:
         UsageError: No count up to MOST_GPUS does; a global batch that would do is proposed.
     """
-    found = _gpus_needed(_Counts(space, cluster, tokens, watch), days)
-    if found.days <= days:
-        return found
-    reached = f"; {found.cluster.gpus} take {found.days:.3g} days" if found.days < math.inf else ""
+    budget = _gpus_needed(_Counts(space, cluster, tokens, watch), days)
+    if budget.days <= days:
+        return budget
+    reached = (
+        f"; {budget.cluster.gpus} take {budget.days:.3g} days" if budget.days < math.inf else ""
+    )
     raise UsageError(
         f"no number of GPUs up to {MOST_GPUS} trains {tokens:.3g} tokens in {days:g} days "
         f"with a global batch of {space.global_batch}{reached}",
-        _proposal(_Counts(space, cluster, tokens, watch), days, found.days),
+        _proposal(_Counts(space, cluster, tokens, watch), days, budget.days),
     )
 
 
@@ -132,10 +134,10 @@ def _proposal(counts: _Counts, days: float, reached: float) -> str:
         for power in range(first, first + _DOUBLINGS):
             batch = counts.space.global_batch << power
             larger = replace(counts, space=counts.space.replace(global_batch=batch))
-            found = _gpus_needed(larger, days)
-            if found.days <= days:
-                gpus = counted(found.cluster.gpus, "GPU")
-                return f"--global-batch {batch}: {found.days:.3g} days on {gpus}; or more days"
+            budget = _gpus_needed(larger, days)
+            if budget.days <= days:
+                gpus = counted(budget.cluster.gpus, "GPU")
+                return f"--global-batch {batch}: {budget.days:.3g} days on {gpus}; or more days"
     return "more days, a larger --global-batch, or a faster chip"
 
 
@@ -194,11 +196,11 @@ def _neighbours(counts: _Counts, best: Budget) -> tuple[Budget, ...]:
     gpus, cluster = best.cluster.gpus, counts.cluster
     fewer = [gpus - n * _step(gpus - 1, cluster) for n in range(1, _BESIDE + 1)]
     more = [gpus + n * _step(gpus, cluster) for n in range(1, _BESIDE + 1)]
-    found: list[Budget] = []
+    neighbours: list[Budget] = []
     for numbers in (fewer, more):
         budgets = (counts.budget_of(number) for number in numbers if number > 0)
-        found += itertools.islice((budget for budget in budgets if budget is not None), 1)
-    return tuple(found)
+        neighbours += itertools.islice((budget for budget in budgets if budget is not None), 1)
+    return tuple(neighbours)
 
 
 def _tried_counts(tray: int, per_node: int) -> Iterator[int]:

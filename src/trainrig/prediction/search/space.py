@@ -93,11 +93,11 @@ def layouts(space: Space) -> tuple[Layout, ...]:
 
     Raises UsageError where there is none.
     """
-    found: list[Layout] = []
+    groups: list[Layout] = []
     for cp in _context_ranks(space):
-        one = space.replace(base=space.base.replace(cp=cp))
-        found += [group for group in _groups(one, _sizes(one)) if len(group)]
-    if not found:
+        part = space.replace(base=space.base.replace(cp=cp))
+        groups += [group for group in _groups(part, _sizes(part)) if len(group)]
+    if not groups:
         raise UsageError(
             f"no layout of {space.shape.name} on {space.base.mesh.gpus} GPUs makes a global "
             "batch of "
@@ -105,7 +105,7 @@ def layouts(space: Space) -> tuple[Layout, ...]:
             f"a --global-batch that {space.base.mesh.gpus} divides, fewer --gpus, or neither "
             "--micro-batch nor --grad-accum",
         )
-    return tuple(found)
+    return tuple(groups)
 
 
 def _context_ranks(space: Space) -> list[int]:
@@ -164,15 +164,15 @@ def _meshes(space: Space) -> Iterator[tuple[int, int, int, int]]:
     gpus = int(space.base.mesh.gpus) // space.base.mesh.cp
     pairs = [(tp, pp) for tp in divisors(gpus) for pp in divisors(gpus // tp)]
     tp, pp = np.array(pairs, dtype=np.int64).T
-    one = np.ones_like(tp)
+    ones = np.ones_like(tp)
     meshes = space.base.replace(
         tp=tp,
         pp=pp,
-        gpus=one * space.base.mesh.gpus,
+        gpus=ones * space.base.mesh.gpus,
         framework=LEAST_RESTRICTED,
         parallel="auto",
-        **dict.fromkeys(("zero", "shard_size", "sequence_parallel"), 0 * one),
-    ).replace(interleave=one, batch_size=one, grad_accum=one)
+        **dict.fromkeys(("zero", "shard_size", "sequence_parallel"), 0 * ones),
+    ).replace(interleave=ones, batch_size=ones, grad_accum=ones)
     for number in np.flatnonzero(legal_mask(space.shape, meshes)):
         dp = gpus // (pairs[number][0] * pairs[number][1])
         if space.global_batch % dp == 0:
@@ -211,11 +211,11 @@ def _groups(space: Space, columns: Columns) -> Iterator[Layout]:
                 continue  # all would be refused, one by one
             for recompute in space.recompute:
                 words = base.replace(schedule=schedule, recompute=recompute)
-                found = words.replace(**chosen)
+                layout = words.replace(**chosen)
                 if schedule in ONE_BACKWARD:
-                    yield found
-                elif len(found):
-                    yield found.part(legal_mask(space.shape, found))
+                    yield layout
+                elif len(layout):
+                    yield layout.part(legal_mask(space.shape, layout))
 
 
 def _by_schedule(space: Space, rows: Columns) -> Iterator[tuple[str, Columns]]:
@@ -251,5 +251,5 @@ def _frameworks(space: Space, columns: Columns) -> NDArray[np.int64]:
     ]
     places = np.array([names.index(name) for name in usual])
     split = np.where(columns["pp"] > 1, 2, columns["tp"] > 1)
-    found: NDArray[np.int64] = places[4 * split + columns["zero"]]
-    return found
+    indices: NDArray[np.int64] = places[4 * split + columns["zero"]]
+    return indices

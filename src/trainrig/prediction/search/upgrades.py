@@ -60,13 +60,13 @@ class Ranked:
     """Why there is none."""
 
 
-def upgrades_of_answer(found: Prediction, text: str) -> tuple[Ranked, ...]:
+def upgrades_of_answer(prediction: Prediction, text: str) -> tuple[Ranked, ...]:
     """Upgrades ranked by tokens/s of the very same layout; more GPUs are more data parallel."""
 
     def rate_of(cluster: Cluster) -> float:
-        layout = found.layout.replace(gpus=cluster.gpus, gpus_per_node=cluster.gpus_per_node)
-        check_layout(found.question.shape, layout)
-        there = predict(Question(shape=found.question.shape, layout=layout, cluster=cluster))
+        layout = prediction.layout.replace(gpus=cluster.gpus, gpus_per_node=cluster.gpus_per_node)
+        check_layout(prediction.question.shape, layout)
+        there = predict(Question(shape=prediction.question.shape, layout=layout, cluster=cluster))
         if there.verdict == DOES_NOT_FIT:
             needed = format_memory(float(there.memory.total))
             raise UsageError(
@@ -75,9 +75,9 @@ def upgrades_of_answer(found: Prediction, text: str) -> tuple[Ranked, ...]:
         return there.tokens_per_s
 
     before = (
-        found.tokens_per_s if found.verdict != DOES_NOT_FIT else None
+        prediction.tokens_per_s if prediction.verdict != DOES_NOT_FIT else None
     )  # nothing to compare with
-    return rank(found.question.cluster, text, rate_of, before)
+    return rank(prediction.question.cluster, text, rate_of, before)
 
 
 def upgrades_of_search(
@@ -108,22 +108,22 @@ def rank(
     ``rate_of`` predicts tokens/s at a cluster, and raises TrainrigError where nothing can run;
     ``before`` is the rate without any, None where nothing can.
     """
-    found = []
+    ranked = []
     for name, (says, apply) in parse(text):
         present = present_of(name, cluster)
         try:
             rate = rate_of(apply(cluster))
         except TrainrigError as error:
-            found.append(Ranked(name=name, says=says, present=present, reason=error.message))
+            ranked.append(Ranked(name=name, says=says, present=present, reason=error.message))
             continue
         gain = None if before is None else rate / before - 1.0
         word = "" if gain is None else verdict_of(gain)
-        found.append(
+        ranked.append(
             Ranked(
                 name=name, says=says, present=present, tokens_per_s=rate, gain=gain, verdict=word
             )
         )
-    return tuple(sorted(found, key=lambda one: -(one.tokens_per_s or 0.0)))
+    return tuple(sorted(ranked, key=lambda upgrade: -(upgrade.tokens_per_s or 0.0)))
 
 
 NO_CHANGE = 0.005
@@ -142,14 +142,14 @@ def parse(text: str) -> list[tuple[str, Change]]:
     words = [word.strip() for word in text.split(",")]
     if not all(words):
         raise UsageError(f"an upgrade is missing in {text!r}", "one of: " + ", ".join(_KNOWN))
-    found = []
+    upgrades = []
     for word in words:
         matches = ((make, re.fullmatch(kind, word.lower())) for kind, make in _KINDS.items())
         change = next((make(*match.groups()) for make, match in matches if match), None)
         if change is None:
             raise unknown("upgrade", word, _KNOWN)
-        found.append((word, change))
-    return found
+        upgrades.append((word, change))
+    return upgrades
 
 
 def _link(link: str) -> Change:

@@ -112,8 +112,8 @@ def predict_step(
         compose(profile(shape, layout.part(some), rates, head, computed.part(some)), constants)
         for some in (slice(at, at + CHUNK) for at in range(0, len(layout), CHUNK))
     ]
-    found = {name: np.concatenate([getattr(piece, name) for piece in pieces]) for name in names}
-    return StepTime(**found)
+    fields = {name: np.concatenate([getattr(piece, name) for piece in pieces]) for name in names}
+    return StepTime(**fields)
 
 
 def stage_seconds(
@@ -181,12 +181,12 @@ class _Data(NamedTuple):
     """Of a step, behind computation."""
 
 
-def compose(found: Profile, c: Constants, named: dict[str, Array] | None = None) -> StepTime:
+def compose(profile: Profile, c: Constants, named: dict[str, Array] | None = None) -> StepTime:
     """Seconds of each part from the profile: what is hidden, what waits for what.
 
     ``named`` is filled with the seconds of a block, of the ends and of what is done once.
     """
-    p = found
+    p = profile
     device, host = _loads(p, c)
     stage, host = _busiest(p, device, host, c)
     m, n = p.pipeline.micro_batches, p.pipeline.stage_layers
@@ -260,14 +260,14 @@ def _of_blocks(
 
 def _loads(p: Profile, c: Constants) -> tuple[_Loads, _Loads]:
     """Seconds of a block's passes and of both ends: the device's and the host's."""
-    each = (
+    loaded = (
         p.compute.forward,
         p.compute.backward,
         p.compute.recompute,
         p.compute.last,
         p.compute.first,
     )
-    device, alone = zip(*(_times(p, load, c) for load in each), strict=True)
+    device, alone = zip(*(_times(p, load, c) for load in loaded), strict=True)
     return _Loads(*device), _hosts(p, _Loads(*alone), c)
 
 
@@ -314,9 +314,9 @@ def _data(
         block[1],
         contention,
         c,
-        beside=1.0 - comm.bucket,
+        share=1.0 - comm.bucket,
     )
-    each = n * (forward + backward) + c.data * comm.ends * comm.every_micro_batch
+    load = n * (forward + backward) + c.data * comm.ends * comm.every_micro_batch
     once = (1.0 - comm.every_micro_batch) * (n * comm.scatter + comm.ends)
     window = n * device.backward + stage.ends * (2.0 / 3.0) + stage.gap_backward
     exposed, hidden = _overlap(c.data * once, window * comm.overlaps_backward, contention, c)
@@ -330,7 +330,7 @@ def _data(
         forward=forward,
         backward=backward,
         once=exposed + ahead + after,
-        total=m * each + exposed + ahead + after,
+        total=m * load + exposed + ahead + after,
         hidden_backward=hidden_b,
         overlapped=m * n * (hidden_f + hidden_b) + hidden + hidden_ahead,
     )
@@ -390,15 +390,15 @@ def _split(p: Profile, block: Array, c: Constants) -> tuple[Array, Array]:
 
 
 def _exposed_all_to_all(
-    p: Profile, exchanged: Array, beside: tuple[Array, Array], c: Constants
+    p: Profile, exchanged: Array, computed_and_gaps: tuple[Array, Array], c: Constants
 ) -> tuple[Array, Array]:
     """What the way to experts adds to a micro-batch, and what of it runs beside computation.
 
-    ``beside``: what is computed, and what the device waits for the host.  All of that goes without
+    ``computed_and_gaps``: seconds of computation, and of waiting for the host.  All of that goes without
     the processors that are given up (how many is set once, for a whole training); where this would
     cost more than it hides, nobody gives them up, and nothing is hidden.
     """
-    computed, gaps = beside
+    computed, gaps = computed_and_gaps
     hidden = smaller(p.communication.all_to_all_overlap * exchanged, c.hidden * (computed + gaps))
     # The processors that are given up are what its kernels take: `contention` would count twice.
     cost = p.communication.reserved_sm_share * computed
@@ -424,10 +424,11 @@ def _all_stages(p: Profile, device: _Loads, host: _Loads, weights: Array) -> Arr
     Each direction takes the longer of its device's and its host's time, as on a single stage;
     ``weights``: device seconds of all stages' weights, once each.
     """
-    ends = [(each, each.last + each.first) for each in (device, host)]
-    forward = larger(*(p.pipeline.layers * each.forward + end / 3.0 for each, end in ends))
+    ends = [(seconds, seconds.last + seconds.first) for seconds in (device, host)]
+    forward = larger(*(p.pipeline.layers * seconds.forward + end / 3.0 for seconds, end in ends))
     back = [
-        p.pipeline.layers * (each.backward + each.again) + end * (2.0 / 3.0) for each, end in ends
+        p.pipeline.layers * (seconds.backward + seconds.again) + end * (2.0 / 3.0)
+        for seconds, end in ends
     ]
     return forward + larger(back[0] + weights, back[1])
 
@@ -487,11 +488,11 @@ def _products(p: Profile, load: Array, c: Constants) -> Array:
 
 
 def _overlap(
-    exchanged: Array, computed: Array, lost: Array, c: Constants, beside: Array = 1.0
+    exchanged: Array, computed: Array, lost: Array, c: Constants, share: Array = 1.0
 ) -> tuple[Array, Array]:
     """What a collective adds beside a computation, which loses a share, and what is hidden.
 
-    ``beside``: share of either that the other can be beside.
+    ``share``: share of either during which the other may run.
     """
-    hidden = beside * smaller(exchanged, c.hidden * computed)
+    hidden = share * smaller(exchanged, c.hidden * computed)
     return exchanged - hidden + lost * hidden, hidden

@@ -114,8 +114,8 @@ class MeshSizes:
 
 def exchanges(mesh: MeshSizes, rates: Rates, head: float) -> dict[str, Array]:
     """Seconds of all exchanges by name of `Profile`'s fields; ``head`` as in `profile`."""
-    found = _tensor(mesh, rates) | _pipeline(mesh, rates) | _data(mesh, rates, head)
-    return found | {"all_to_all": _all_to_all(mesh, rates)}
+    seconds = _tensor(mesh, rates) | _pipeline(mesh, rates) | _data(mesh, rates, head)
+    return seconds | {"all_to_all": _all_to_all(mesh, rates)}
 
 
 def _all_to_all(mesh: MeshSizes, rates: Rates) -> Array:
@@ -134,12 +134,12 @@ def _all_to_all(mesh: MeshSizes, rates: Rates) -> Array:
     num_bytes = rows * shape.routed_width * size * layout.most_routed(shape.moe.num_experts)
     near = between(mesh.per_node // mesh.expert_tp, 1, mesh.ep)
     sharing = mesh.groups(near)
-    one = _dispatched(mesh, rates, num_bytes / mesh.tp, near, sharing)
+    dispatch = _dispatched(mesh, rates, num_bytes / mesh.tp, near, sharing)
     inside = smaller(mesh.expert_tp, mesh.per_node)
     gather = rates.links.collective("all_gather", num_bytes, mesh.expert_tp, inside)
     scatter = rates.links.collective("reduce_scatter", num_bytes, mesh.expert_tp, inside)
     passes = 2.0 + (layout.memory.recompute == "full")
-    return mixed * passes * (2.0 * one + gather + scatter)
+    return mixed * passes * (2.0 * dispatch + gather + scatter)
 
 
 def _dispatched(
@@ -178,8 +178,8 @@ def reserved_sm_share(mesh: MeshSizes, rates: Rates) -> Array:
     if not mesh.layout.overlaps_experts:
         return 0.0
     processors = rates.matmuls.processors
-    left = max(processors / 2.0, processors - DISPATCHING)
-    return choose(mesh.ep > 1, processors / left - 1.0, 0.0)
+    free = max(processors / 2.0, processors - DISPATCHING)
+    return choose(mesh.ep > 1, processors / free - 1.0, 0.0)
 
 
 def all_to_all_overlap(mesh: MeshSizes) -> Array:
@@ -205,8 +205,8 @@ def _tensor(mesh: MeshSizes, rates: Rates) -> dict[str, Array]:
     """
     layout, shape = mesh.layout, mesh.shape
     if not is_any(mesh.tp > 1):
-        exposed, beside = _context(mesh, rates)
-        return {"tensor": exposed, "tensor_overlap": beside, "tensor_ends": 0.0}
+        exposed, sliced = _context(mesh, rates)
+        return {"tensor": exposed, "tensor_overlap": sliced, "tensor_ends": 0.0}
     size = (
         min(2, dtype_bytes(layout.precision.compute))
         if layout.precision.compute not in ("fp32", "tf32")
@@ -223,18 +223,18 @@ def _tensor(mesh: MeshSizes, rates: Rates) -> dict[str, Array]:
     num = 2.0 - mixed * (shape.moe.shared_experts == 0)
     forward = choose(mesh.split, num * (gather + scatter), num * reduce)
     backward = choose(mesh.split, num * gather, num * reduce)
-    beside = choose(mesh.split, num * gather + num * scatter, 0.0)
+    sliced = choose(mesh.split, num * gather + num * scatter, 0.0)
     again = forward * (layout.memory.recompute == "full")
     if layout.overlaps == "tensor":  # slices of a product are sent while the next one is computed
         first = 1.0 / _SLICES
-        beside = beside + (1.0 - first) * (forward + backward + again)
-        forward, backward, again = (first * each for each in (forward, backward, again))
+        sliced = sliced + (1.0 - first) * (forward + backward + again)
+        forward, backward, again = (first * passes for passes in (forward, backward, again))
     ends = choose(mesh.split, 2 * (gather + scatter), 2 * reduce)
     is_split = mesh.tp > 1
     exposed, passed = _context(mesh, rates)
     return {
         "tensor": choose(is_split, forward + backward + again, 0.0) + exposed,
-        "tensor_overlap": choose(is_split, beside, 0.0) + passed,
+        "tensor_overlap": choose(is_split, sliced, 0.0) + passed,
         "tensor_ends": choose(is_split, ends, 0.0),
     }
 
@@ -304,17 +304,17 @@ def data_parallel(mesh: MeshSizes, rates: Rates, head: float) -> dict[str, Array
         size = dtype_bytes(layout.precision.compute)
         outputs = mesh.batch_size * layout.batch.written * head * shape.vocab * size
     links, near = rates.links, mesh.per_node
-    held = mesh.states  # replicas are as the weights are held
-    frozen = held.frozen * mesh.stage_parameters if layout.lora.rank else 0.0
+    states = mesh.states  # replicas are as the weights are held
+    frozen = states.frozen * mesh.stage_parameters if layout.lora.rank else 0.0
 
     def chain(num_bytes: Array) -> Array:
         return links.collective("broadcast", num_bytes, mesh.dp, near)
 
     return {
         "scatter": others * links.send(3.0 * 8.0 * tokens, 0),
-        "replicate": chain(mesh.trained * held.weight + frozen),
+        "replicate": chain(mesh.trained * states.weight + frozen),
         "gather": others * links.send(outputs + 4.0, 0),
-        "reduce": chain(mesh.trained * held.weight),
+        "reduce": chain(mesh.trained * states.weight),
     }
 
 
@@ -322,9 +322,9 @@ def _data(mesh: MeshSizes, rates: Rates, head: float) -> dict[str, Array]:
     """Weights and gradients over data-parallel ranks, by framework and what is sharded."""
     layout = mesh.layout
     if layout.scheme == "dataparallel":
-        found = dict.fromkeys(("gather_forward", "gather_backward", "scatter", "after"), 0.0)
+        seconds = dict.fromkeys(("gather_forward", "gather_backward", "scatter", "after"), 0.0)
         whole = sum(data_parallel(mesh, rates, head).values())
-        return found | {
+        return seconds | {
             "ahead": 0.0,
             "every_micro_batch": 1.0,
             "overlaps_backward": 0.0,
@@ -332,22 +332,26 @@ def _data(mesh: MeshSizes, rates: Rates, head: float) -> dict[str, Array]:
         }
     streams = (layout.scheme == "fsdp") & (mesh.zero >= 2) | (mesh.zero == 3)
     is_late = layout.traits.ranks.bucket > 0 or layout.traits.ranks.grad_buffer
-    each = streams | (is_late & (mesh.zero == 2))
-    hides = each | (layout.overlaps != "none")
+    every_micro_batch = streams | (is_late & (mesh.zero == 2))
+    hides = every_micro_batch | (layout.overlaps != "none")
     # Stages of FSDP2: with ZeRO 2 weights stay gathered for a step; torch's schedules add gradients
     # up and reduce them when the last backward is over.
     whole_stage = streams & (mesh.zero == 2) & (mesh.pp > 1)
     added = (layout.scheme == "fsdp") & (not layout.traits.models.own_models) & (mesh.pp > 1)
-    each, hides, anew = each & is_not(added), hides & is_not(added), streams & is_not(whole_stage)
+    every_micro_batch, hides, anew = (
+        every_micro_batch & is_not(added),
+        hides & is_not(added),
+        streams & is_not(whole_stage),
+    )
     block = _gathered(mesh, rates, mesh.block, mesh.experts, streams, mesh.stored_bytes)
     ends = _gathered(mesh, rates, mesh.ends, 0.0, streams, mesh.weight_bytes)
     gathers = (mesh.zero > 0) & is_not(streams)
     of_experts = layout.pipeline.stage_copies * mesh.stage_layers * mesh.experts
     trained = (mesh.stage_parameters - of_experts) * mesh.trained_share
-    own = of_experts * mesh.trained_share
-    weights = _gathered(mesh, rates, trained, own, gathers, mesh.weight_bytes)
+    trained_share = of_experts * mesh.trained_share
+    weights = _gathered(mesh, rates, trained, trained_share, gathers, mesh.weight_bytes)
     ahead = layout.overlaps != "none" and layout.scheme == "own"
-    found = {
+    seconds = {
         "gather_forward": choose(anew, block + choose(added, ends / mesh.stage_layers, 0.0), 0.0),
         "gather_backward": choose(mesh.zero == 3, block, 0.0),
         "scatter": layout.pipeline.stage_copies * _reduced(mesh, rates, mesh.block, mesh.experts),
@@ -356,8 +360,11 @@ def _data(mesh: MeshSizes, rates: Rates, head: float) -> dict[str, Array]:
         "ahead": choose(gathers & ahead, weights, 0.0)
         + choose(whole_stage, mesh.stage_layers * block + ends, 0.0),
     }
-    found = {name: choose(mesh.dp > 1, value, 0.0) for name, value in found.items()}
-    return found | {"every_micro_batch": 1.0 * each, "overlaps_backward": 1.0 * hides}
+    seconds = {name: choose(mesh.dp > 1, value, 0.0) for name, value in seconds.items()}
+    return seconds | {
+        "every_micro_batch": 1.0 * every_micro_batch,
+        "overlaps_backward": 1.0 * hides,
+    }
 
 
 def _gathered(
@@ -430,19 +437,19 @@ def optimized(mesh: MeshSizes, rates: Rates) -> Array:
     if layout.memory.offload != "none":
         return 0.0
     # For each parameter: gradients twice (clipping), moments, weights, masters.
-    held = mesh.states
-    weights = 2.0 * held.master + held.weight if held.master else 2.0 * held.weight
-    each = 2.0 * (held.persistent_grad or held.transient_grad) + weights
-    each += 2.0 * (held.moments + held.paged)
-    num_bytes = mesh.owned * each
+    states = mesh.states
+    weights = 2.0 * states.master + states.weight if states.master else 2.0 * states.weight
+    width = 2.0 * (states.persistent_grad or states.transient_grad) + weights
+    width += 2.0 * (states.moments + states.paged)
+    num_bytes = mesh.owned * width
     tensors = _trained_tensors(mesh)
     style = _STYLE.get(layout.memory.optimizer, "fused")
     if (call := launch_seconds(layout, rates)) != rates.launch:  # no graph of layers has it
         rates = rates.replace(launch=call)
-    found = rates.optimizer(num_bytes, tensors=tensors, style=style) + _orthogonal(mesh, rates)
+    seconds = rates.optimizer(num_bytes, tensors=tensors, style=style) + _orthogonal(mesh, rates)
     if layout.kernels.software == "torch1" and layout.traits.models.autocasts:
-        return found + _ONE_BY_ONE * tensors * rates.launch
-    return larger(found, layout.traits.host.tensor_calls * tensors * rates.launch)
+        return seconds + _ONE_BY_ONE * tensors * rates.launch
+    return larger(seconds, layout.traits.host.tensor_calls * tensors * rates.launch)
 
 
 def _trained_tensors(mesh: MeshSizes) -> Array:
@@ -455,11 +462,13 @@ def _trained_tensors(mesh: MeshSizes) -> Array:
         return mesh.stage_layers * (12 if shape.attention.qkv_bias else 9) + 4
     adapted = {
         (
-            one.branch,
-            "qkv" if layout.traits.models.own_kernels and one.part in ("q", "k", "v") else one.part,
+            matrix.branch,
+            "qkv"
+            if layout.traits.models.own_kernels and matrix.part in ("q", "k", "v")
+            else matrix.part,
         )
-        for one in matrices(shape)
-        if has_adapter(layout.adapted, one.branch, one.part, is_expert=one.copies > 1)
+        for matrix in matrices(shape)
+        if has_adapter(layout.adapted, matrix.branch, matrix.part, is_expert=matrix.copies > 1)
     }
     return mesh.stage_layers * 2 * len(adapted)
 

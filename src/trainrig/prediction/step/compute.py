@@ -123,7 +123,7 @@ def _priced_again(shape: ModelShape, layout: Layout, rates: Rates) -> DeviceTime
 def _sum(times: Iterable[tuple[DeviceTime, float]]) -> DeviceTime:
     """The sum of several, each times a share."""
     parts = [[share * seconds for seconds in time] for time, share in times]
-    a, b, c, d = (sum(each) for each in zip(*parts, strict=True))
+    a, b, c, d = (sum(column) for column in zip(*parts, strict=True))
     return a, b, c, d
 
 
@@ -138,8 +138,8 @@ def operator_times(
 ) -> tuple[float, float]:
     """Device and host seconds of some operators of a block, one direction, by themselves."""
     call = launch_seconds(layout, rates, of_layers=True)
-    found = _timed(parts, numerics_of(shape, layout), layout, rates, backward, call)
-    return float(sum(found[:3])), float(found[3])
+    times = _timed(parts, numerics_of(shape, layout), layout, rates, backward, call)
+    return float(sum(times[:3])), float(times[3])
 
 
 _latest: dict[int, tuple[Rates, dict[object, Any]]] = {}
@@ -147,12 +147,12 @@ _latest: dict[int, tuple[Rates, dict[object, Any]]] = {}
 
 def _known(rates: Rates) -> dict[object, Any]:
     """Products and parts that were priced by these rates, of the latest few: nothing piles up."""
-    found = _latest.get(id(rates))
-    if found is None or len(found[1]) > _MOST_KNOWN:
+    entry = _latest.get(id(rates))
+    if entry is None or len(entry[1]) > _MOST_KNOWN:
         if len(_latest) >= _MOST_RATES:
             del _latest[next(iter(_latest))]
-        found = _latest[id(rates)] = (rates, _shared(rates))  # with the rates: their id stays so
-    return found[1]
+        entry = _latest[id(rates)] = (rates, _shared(rates))  # with the rates: their id stays so
+    return entry[1]
 
 
 def _shared(rates: Rates) -> dict[object, Any]:
@@ -161,12 +161,12 @@ def _shared(rates: Rates) -> dict[object, Any]:
     Links, memory and power are not: tables have many networks of one chip.
     """
     key = _frozen(_RATES_READ(rates))
-    found = _by_device.get(key)
-    if found is None or len(found) > _MOST_KNOWN:
+    times = _by_device.get(key)
+    if times is None or len(times) > _MOST_KNOWN:
         if len(_by_device) >= _MOST_DEVICES:
             del _by_device[next(iter(_by_device))]
-        found = _by_device[key] = {}
-    return found
+        times = _by_device[key] = {}
+    return times
 
 
 _RATES_READ = attrgetter(
@@ -180,7 +180,7 @@ def _frozen(value: Any) -> Any:
     if isinstance(value, Mapping):
         return tuple(value.items())
     if dataclasses.is_dataclass(value):
-        return tuple(_frozen(getattr(value, one.name)) for one in dataclasses.fields(value))
+        return tuple(_frozen(getattr(value, item.name)) for item in dataclasses.fields(value))
     return tuple(map(_frozen, value)) if isinstance(value, tuple) else value
 
 
@@ -284,7 +284,7 @@ def _timed(
     call: float,
 ) -> DeviceTime:
     """Seconds of a pass of operations, each kernel of which takes the host ``call`` seconds."""
-    found = kernels_of(parts, numerics, backward=backward)
+    kernels = kernels_of(parts, numerics, backward=backward)
     precision = layout.precision.compute
     low, many = precision == "fp8", not is_plain(layout.batch.micro)
     products: Any = 0.0
@@ -303,36 +303,36 @@ def _timed(
             seconds = known[key] = rates.matmul(m, n, k, batch=count, dtype=dtype)
         return seconds
 
-    for count, m, n, k in found.batched:
+    for count, m, n, k in kernels.batched:
         dtype = "bf16" if low else precision
         alone = product(m, n, k, count, dtype)
         products += alone * _alignment_of_heads(n, k, dtype, layout)
-    for count, m, n, k in (*found.products, *found.adapters):
+    for count, m, n, k in (*kernels.products, *kernels.adapters):
         calls, in_one = (1, count) if layout.moe.experts == "grouped" else (count, 1)
         alone = calls * product(m, n, k, in_one, precision)
         products += alone * _alignment(n, k, precision, _UNALIGNED, _HALF_ALIGNED)
     if low:
-        for num_bytes, num in _narrowed(parts, backward) if is_once else _scaled(found.products):
+        for num_bytes, num in _narrowed(parts, backward) if is_once else _scaled(kernels.products):
             streams += rates.stream(num_bytes, kernels=num)
-    for one in found.attention:
+    for scores in kernels.attention:
         seconds = rates.attention(
-            batch=one.batch,
-            heads=one.num_heads,
-            kv_heads=one.num_kv_heads,
-            queries=one.queries,
-            keys=one.keys,
-            head_dim=one.head_dim,
+            batch=scores.batch,
+            heads=scores.num_heads,
+            kv_heads=scores.num_kv_heads,
+            queries=scores.queries,
+            keys=scores.keys,
+            head_dim=scores.head_dim,
             dtype="bf16" if low else precision,
-            causal=one.half,
+            causal=scores.half,
             backward=backward,
             kernels="flash" if layout.kernels.stack == "compiled" else layout.kernels.stack,
         )
         # The slowest rank of a sequence sets the pace; of a window each has as much.
-        is_whole = one.half and one.keys >= layout.batch.seq_len
+        is_whole = scores.half and scores.keys >= layout.batch.seq_len
         attention += seconds * (layout.causal_load if is_whole else 1.0)
-    for num_bytes, num in (*found.streams, *_sliced(parts, layout, backward)):
+    for num_bytes, num in (*kernels.streams, *_sliced(parts, layout, backward)):
         streams += rates.stream(num_bytes, kernels=num)
-    launches = _launches(found, layout) + _of_mixture(parts, numerics, layout, backward)
+    launches = _launches(kernels, layout) + _of_mixture(parts, numerics, layout, backward)
     plain = rates.plain if layout.kernels.stack in ("eager", "flash") else 1.0
     return products, attention, streams / plain, launches * call
 
@@ -368,21 +368,21 @@ def _narrowed(parts: list[Operator], backward: bool) -> list[tuple[Any, int]]:
     it (Transformer Engine's quantizers).  Queries, keys and values have one input, gates and ups
     another; weights stay narrow from one micro-batch to the next; a router is not narrowed.
     """
-    found = []
+    operators = []
     for part in parts:
         tail = part.name.rpartition(".")[2]
         if part.kind != "matmul" or tail == "router" or (tail in _SHARING and not backward):
             continue
         count, rows, wide, wide_in = part.forward.products[0]
-        found.append((4.0 * count * rows * (wide if backward else wide_in), 1))
-    return found
+        operators.append((4.0 * count * rows * (wide if backward else wide_in), 1))
+    return operators
 
 
 _SHARING = ("k", "v", "up", "shared_up")
 """Operations that read what another one before them reads."""
 
 
-def _launches(found: Kernels, layout: Layout) -> float:
+def _launches(kernels: Kernels, layout: Layout) -> float:
     """Host time of a pass's kernels, in kernels that torch launches one by one.
 
     A linear layer of Transformer Engine in bf16 takes its host 3.3 times as long as torch's (its
@@ -392,10 +392,10 @@ def _launches(found: Kernels, layout: Layout) -> float:
     slower than Megatron's own layers, however much it fuses: 1,440 published steps of those on an
     A100 have their host at torch's time, and today's tests of Megatron-Core theirs at four times.
     """
-    adapters = len(found.adapters)
+    adapters = len(kernels.adapters)
     calls = {"flash+fused": layout.traits.host.module_calls, "compiled": _COMPILED}
-    casts = 2 * len(found.products) * (layout.precision.compute == "fp8")
-    modules = (found.launches - adapters) * calls.get(layout.kernels.stack, 1.0)
+    casts = 2 * len(kernels.products) * (layout.precision.compute == "fp8")
+    modules = (kernels.launches - adapters) * calls.get(layout.kernels.stack, 1.0)
     return float(modules + adapters + casts)
 
 
@@ -430,17 +430,19 @@ backward six for the two that a frozen matrix does without."""
 def _of_mixture(parts: list[Operator], numerics: Numerics, layout: Layout, backward: bool) -> Any:
     """Kernels of one direction that sort tokens, and those of experts that run in turn."""
     experts, way = _experts(parts), int(backward)
-    each: float = _IN_TURN[layout.moe.experts][way]
+    in_turn: float = _IN_TURN[layout.moe.experts][way]
     if layout.moe.experts == "grouped" and layout.traits.models.own_kernels:
-        each = _GROUPED * (4 if backward else 2) * (2 if layout.precision.compute == "fp8" else 1)
+        in_turn = (
+            _GROUPED * (4 if backward else 2) * (2 if layout.precision.compute == "fp8" else 1)
+        )
     if (
         numerics.adapters.frozen
         and layout.moe.experts == "modules"
         and layout.adapted in ("all", "shared")
     ):
-        each += _ADAPTED_EXPERT[way]
+        in_turn += _ADAPTED_EXPERT[way]
     routing = (_ROUTING_FUSED if layout.moe.dedup_internode_dispatch else _ROUTING)[way]
-    return routing * is_any(experts > 0) + each * experts
+    return routing * is_any(experts > 0) + in_turn * experts
 
 
 def _experts(parts: list[Operator]) -> Any:
@@ -458,8 +460,8 @@ def _sliced(parts: list[Operator], layout: Layout, backward: bool) -> list[tuple
     experts = _experts(parts)
     if layout.moe.experts != "slices" or not (backward and is_any(experts > 0)):
         return []
-    each = [part.forward.products[0] for part in parts if part.name in NETS]
-    weights = sum(count * wide * wide_in for count, _, wide, wide_in in each)
+    products = [part.forward.products[0] for part in parts if part.name in NETS]
+    weights = sum(count * wide * wide_in for count, _, wide, wide_in in products)
     return [(4.0 * dtype_bytes(layout.precision.compute) * weights * experts, 3 * experts)]
 
 

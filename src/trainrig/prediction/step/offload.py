@@ -77,9 +77,9 @@ def offloaded(mesh: MeshSizes, rates: Rates) -> Offload:
     nothing overlaps.
     """
     layout, shards, devices = mesh.layout, larger(mesh.shards, 1), mesh.per_node
-    held = mesh.states
+    state_bytes = mesh.states
     if layout.memory.offload == "none":
-        paged = held.paged
+        paged = state_bytes.paged
         return Offload(update=rates.offload(2.0 * paged * mesh.owned)) if paged else NOTHING
     mine = mesh.trained / shards
     gradients = rates.offload(mine * mesh.gradient_bytes, devices=devices)
@@ -101,10 +101,10 @@ def offloaded(mesh: MeshSizes, rates: Rates) -> Offload:
         "delayed": float(how == "delayed"),
     }
     if layout.scheme == "fsdp":
-        inner = mesh.stored_bytes if layout.lora.quantize != "none" else held.frozen
-        frozen = inner * (mesh.stage_parameters - mesh.ends) + held.frozen_ends * mesh.ends
+        inner = mesh.stored_bytes if layout.lora.quantize != "none" else state_bytes.frozen
+        frozen = inner * (mesh.stage_parameters - mesh.ends) + state_bytes.frozen_ends * mesh.ends
         frozen = frozen / shards if layout.lora.rank else 0.0
-        weights = rates.offload(held.weight * mine + frozen, devices=devices)
+        weights = rates.offload(state_bytes.weight * mine + frozen, devices=devices)
         again = choose(mesh.zero >= 3, weights, 0.0)
         return Offload(forward=weights, backward=again, gradients=gradients, **ways)
     back = rates.offload(mine * mesh.weight_bytes, devices=devices)
@@ -144,10 +144,10 @@ def waited_for(
 
     # Beside computation the link carries both ways at once.
     both = choose(o.copies > 0, larger(o.backward, o.gradients), o.backward + o.gradients)
-    each = beside(o.forward, forward) + beside(both, backward)
+    copies = beside(o.forward, forward) + beside(both, backward)
     in_turn = larger(larger(o.once, o.update), o.back)
     lasts = o.once + o.update + o.back
     pieced = in_turn + (lasts - in_turn) / larger(o.pieces, 1.0)
     hidden = o.delayed * smaller(o.update, c.hidden * micro_batches * (forward + backward))
     plain = beside(o.once, larger(backward - both, 0.0)) + o.update - hidden + o.back
-    return micro_batches * each + choose(o.pieces > 0, smaller(pieced, plain), plain)
+    return micro_batches * copies + choose(o.pieces > 0, smaller(pieced, plain), plain)

@@ -171,7 +171,7 @@ class Profile:
     def of(cls, *, unsure: Array, **values: Array) -> Profile:
         """Return the profile of values by their names, which no two parts share."""
         parts = {
-            part: kind(**{one.name: values.pop(one.name) for one in dataclasses.fields(kind)})
+            part: kind(**{item.name: values.pop(item.name) for item in dataclasses.fields(kind)})
             for part, kind in _PARTS.items()
         }
         if values:
@@ -181,9 +181,9 @@ class Profile:
     def flat(self) -> dict[str, Array]:
         """Return all values by their names."""
         values = {
-            one.name: getattr(getattr(self, part), one.name)
+            item.name: getattr(getattr(self, part), item.name)
             for part, kind in _PARTS.items()
-            for one in dataclasses.fields(kind)
+            for item in dataclasses.fields(kind)
         }
         return values | {"unsure": self.unsure}
 
@@ -252,16 +252,16 @@ def profile(
         "bucket": _bucket(mesh),
     }
     if is_plain(mesh.tp):
-        one = device_times(shape, layout, rates, head)
-        found = {name: getattr(one, name) for name in _COMPUTED}
-        found["recompute"] = tuple(
-            layout.memory.recomputed_share * each for each in found["recompute"]
+        device = device_times(shape, layout, rates, head)
+        times = {name: getattr(device, name) for name in _COMPUTED}
+        times["recompute"] = tuple(
+            layout.memory.recomputed_share * seconds for seconds in times["recompute"]
         )
-        return Profile.of(**found, **parts)
+        return Profile.of(**times, **parts)
     import numpy as np
 
     num = (len(layout),)
-    found = _dealt(layout, computed or price_blocks(shape, layout, rates, head))
+    times = _dealt(layout, computed or price_blocks(shape, layout, rates, head))
     offload: Any = parts.pop("offload")
     if offload is not NOTHING:
         offload = Offload(*(np.broadcast_to(piece * 1.0, num) for piece in offload))
@@ -270,7 +270,7 @@ def profile(
         name: array if array.shape == num else np.broadcast_to(array, num)
         for name, array in arrays.items()
     }
-    return Profile.of(**found, **spread, offload=offload)
+    return Profile.of(**times, **spread, offload=offload)
 
 
 _COMPUTED = ("forward", "backward", "recompute", "first", "last")
@@ -319,7 +319,9 @@ def _dealt(layout: Layout, computed: Computed) -> dict[str, Array]:
         return np.broadcast_to(seconds, (computed.num,)).take(computed.where)
 
     times = {name: tuple(map(dealt, getattr(computed.times, name))) for name in _COMPUTED}
-    times["recompute"] = tuple(layout.memory.recomputed_share * each for each in times["recompute"])
+    times["recompute"] = tuple(
+        layout.memory.recomputed_share * again for again in times["recompute"]
+    )
     return times
 
 
@@ -359,7 +361,7 @@ def _zero3_gather_launch(mesh: MeshSizes, rates: Rates) -> Array:
     if not calls:
         return 0.0
     in_turn = layout.moe.experts == "modules"
-    num = sum(each.copies if in_turn else 1 for each in matrices(mesh.shape))
+    num = sum(matrix.copies if in_turn else 1 for matrix in matrices(mesh.shape))
     small = 2 + 2 * num * (layout.lora.rank > 0)
     several = mesh.gpus > mesh.tp * mesh.pp
     seconds = calls * (num + _PERSISTENT * small) * launch_seconds(layout, rates)

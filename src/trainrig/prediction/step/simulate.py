@@ -61,8 +61,10 @@ class Stages:
 def orders(schedule: str, ranks: int, groups: int, batches: int) -> tuple[tuple[Task, ...], ...]:
     """What each rank computes, in order: Megatron-LM's, GPipe's, ZB-H1's or ZB-V's."""
     if schedule == "gpipe":
-        one = [(FORWARD, 0, i) for i in range(batches)] + [(BACKWARD, 0, i) for i in range(batches)]
-        return tuple(tuple(one) for _ in range(ranks))
+        order = [(FORWARD, 0, i) for i in range(batches)] + [
+            (BACKWARD, 0, i) for i in range(batches)
+        ]
+        return tuple(tuple(order) for _ in range(ranks))
     if schedule == "zbv":
         return tuple(_folded(rank, ranks, batches) for rank in range(ranks))
     if groups > 1:
@@ -72,18 +74,18 @@ def orders(schedule: str, ranks: int, groups: int, batches: int) -> tuple[tuple[
 
 def _one_by_one(rank: int, ranks: int, batches: int, schedule: str) -> tuple[Task, ...]:
     ahead = min(ranks - 1 - rank, batches)
-    found = [(FORWARD, 0, i) for i in range(ahead)]
+    order = [(FORWARD, 0, i) for i in range(ahead)]
     # ZB-H1 leaves as many gradients of weights for the end as the rank waits for there.
     late = rank if schedule == "zb" else batches
     for i in range(batches):
         if ahead + i < batches:
-            found.append((FORWARD, 0, ahead + i))
-        found.append((BACKWARD, 0, i))
+            order.append((FORWARD, 0, ahead + i))
+        order.append((BACKWARD, 0, i))
         if schedule == "zb" and i >= late:
-            found.append((WEIGHTS, 0, i - late))
+            order.append((WEIGHTS, 0, i - late))
     if schedule == "zb":
-        found += [(WEIGHTS, 0, i) for i in range(max(0, batches - late), batches)]
-    return tuple(found)
+        order += [(WEIGHTS, 0, i) for i in range(max(0, batches - late), batches)]
+    return tuple(order)
 
 
 def _folded(rank: int, ranks: int, batches: int) -> tuple[Task, ...]:
@@ -103,11 +105,11 @@ def _folded(rank: int, ranks: int, batches: int) -> tuple[Task, ...]:
     order += [early[0], late[0]] * rank + early * (ranks - rank)
     order += [late[1]] * rank + [early[1]] * rank
     number: Counter[tuple[int, int]] = Counter()
-    found = []
+    tasks = []
     for kind, group in order:
-        found.append((kind, group, number[kind, group]))
+        tasks.append((kind, group, number[kind, group]))
         number[kind, group] += 1
-    return tuple(task for task in found if task[2] < batches)
+    return tuple(task for task in tasks if task[2] < batches)
 
 
 def _interleaved(rank: int, ranks: int, groups: int, batches: int) -> tuple[Task, ...]:
@@ -119,12 +121,12 @@ def _interleaved(rank: int, ranks: int, groups: int, batches: int) -> tuple[Task
         group, within = divmod(place, ranks)
         return kind, group if kind == FORWARD else groups - 1 - group, turn * ranks + within
 
-    found = [task(FORWARD, number) for number in range(ahead)]
+    order = [task(FORWARD, number) for number in range(ahead)]
     for number in range(total):
         if ahead + number < total:
-            found.append(task(FORWARD, ahead + number))
-        found.append(task(BACKWARD, number))
-    return tuple(found)
+            order.append(task(FORWARD, ahead + number))
+        order.append(task(BACKWARD, number))
+    return tuple(order)
 
 
 @dataclass(frozen=True, slots=True)
@@ -134,7 +136,7 @@ class _Wave:
     rank: Array
     kind: Array
     group: Array
-    own: Array
+    before: Array
     """Place of the rank's task before, in one row of all ends; the last place is time 0."""
     other: Array
     """Place of the task on another stage that it waits for."""
@@ -214,9 +216,9 @@ def run_pipeline(stages: Stages, schedule: str, batches: int) -> Array:
     few = min(batches, 4 * ranks)
     if few == batches:
         return _ran(stages, schedule, batches) + stages.after
-    rest = batches % ranks  # rounds are whole: the remainder is simulated, too
-    shorter, longer = (_ran(stages, schedule, n * ranks + rest) for n in (3, 4))
-    rounds = (batches - rest) // ranks - 4
+    remainder = batches % ranks  # rounds are whole: the remainder is simulated, too
+    shorter, longer = (_ran(stages, schedule, n * ranks + remainder) for n in (3, 4))
+    rounds = (batches - remainder) // ranks - 4
     return longer + rounds * (longer - shorter) + stages.after
 
 
@@ -226,19 +228,22 @@ def _ran(stages: Stages, schedule: str, batches: int) -> Array:
     kinds = stages.forward, stages.backward, stages.weights
     seconds = np.stack([np.moveaxis(kind, 0, -1) for kind in kinds])  # the layouts last of all
     # What holds up its ends costs the sender as much; the first and last stage send once less.
-    held, flight = stages.send * stages.blocks * (ranks > 1), stages.send * (1.0 - stages.blocks)
-    waits, overlaps = bool(held.any()), bool(flight.any())
+    blocking, flight = (
+        stages.send * stages.blocks * (ranks > 1),
+        stages.send * (1.0 - stages.blocks),
+    )
+    waits, overlaps = bool(blocking.any()), bool(flight.any())
     ends = np.zeros((total + 1, len(flight)))
     done = np.zeros((ranks, len(flight)))
     for wave in waves:
         other = ends[wave.other]
         if overlaps:
             other += wave.sent[:, None] * flight
-        found = np.maximum(ends[wave.own], other) + seconds[wave.kind, wave.rank, wave.group]
+        end = np.maximum(ends[wave.before], other) + seconds[wave.kind, wave.rank, wave.group]
         if waits:
-            found += (wave.kind != WEIGHTS)[:, None] * held
-        ends[wave.place] = found
-        done[wave.rank] = found
+            end += (wave.kind != WEIGHTS)[:, None] * blocking
+        ends[wave.place] = end
+        done[wave.rank] = end
     reduced: Array = (done + stages.reduce.T).max(axis=0)
     return reduced
 
@@ -264,17 +269,21 @@ def simulated_together(
 
     Each is one layout with what `stage_seconds` says of it.
     """
-    found = np.array([step.total for _, step, _ in requested], dtype=float)
+    totals = np.array([step.total for _, step, _ in requested], dtype=float)
     for schedule in {layout.pipeline.schedule for layout, _, _ in requested}:
-        chosen = [n for n, (one, _, _) in enumerate(requested) if one.pipeline.schedule == schedule]
-        layouts, _, each = zip(*(requested[n] for n in chosen), strict=True)
+        chosen = [
+            n
+            for n, (candidate, _, _) in enumerate(requested)
+            if candidate.pipeline.schedule == schedule
+        ]
+        layouts, _, forms = zip(*(requested[n] for n in chosen), strict=True)
         pp, groups, batches = (
-            np.array([one.get(size) for one in layouts])
+            np.array([candidate.get(size) for candidate in layouts])
             for size in ("pp", "interleave", "grad_accum")
         )
-        seconds = {name: np.array([one[name] for one in each]) for name in each[0]}
-        found[chosen] = _through(found[chosen], seconds, (pp, groups, batches), schedule)
-    several: list[float] = found.tolist()
+        seconds = {name: np.array([candidate[name] for candidate in forms]) for name in forms[0]}
+        totals[chosen] = _through(totals[chosen], seconds, (pp, groups, batches), schedule)
+    several: list[float] = totals.tolist()
     return several
 
 
@@ -285,19 +294,19 @@ def _through(
 
     ``forms``: stages, groups of layers on each and micro-batches.
     """
-    found = np.array(total, dtype=float)
-    each = np.stack([np.broadcast_to(size, found.shape) for size in forms], axis=1)
-    several = np.flatnonzero(each[:, 0] > 1)
+    totals = np.array(total, dtype=float)
+    sizes = np.stack([np.broadcast_to(size, totals.shape) for size in forms], axis=1)
+    several = np.flatnonzero(sizes[:, 0] > 1)
     if not len(several) or schedule == "dualpipe":
-        return found
-    distinct, inverse = np.unique(each[several], axis=0, return_inverse=True)
+        return totals
+    distinct, inverse = np.unique(sizes[several], axis=0, return_inverse=True)
     for number, (ranks, groups, batches) in enumerate(distinct.tolist()):
         chosen = several[inverse.reshape(-1) == number]
         folded = schedule == "zbv"
         halves = folded or (schedule == "zb" and groups == 1)
         stages = _stages(seconds, chosen, ranks, groups, halves=halves, folded=folded)
-        found[chosen] = run_pipeline(stages, schedule, batches)
-    return found
+        totals[chosen] = run_pipeline(stages, schedule, batches)
+    return totals
 
 
 def _stages(

@@ -181,8 +181,8 @@ class Layout:
         gradient reduce and parameter gather, tensor parallel's user buffers) came with Transformer
         Engine, and NVIDIA's recipes for its kernels switch them on.
         """
-        if (asked := self.overlap.collectives) != "auto":
-            return "tensor" if asked in ("experts", "all") else asked
+        if (stated := self.overlap.collectives) != "auto":
+            return "tensor" if stated in ("experts", "all") else stated
         if not self.traits.ranks.own_scheme:
             return "data"
         has_recipes = self.traits.models.own_kernels and self.kernels.stack == "flash+fused"

@@ -27,8 +27,8 @@ def split_batch(
     """
     if global_batch < 1:
         raise UsageError(f"--global-batch {global_batch}", "a whole number from 1")
-    given = {"--micro-batch": micro, "--grad-accum": accum}
-    words = [f"{name} {value}" for name, value in given.items() if value is not None]
+    stated = {"--micro-batch": micro, "--grad-accum": accum}
+    words = [f"{name} {value}" for name, value in stated.items() if value is not None]
     shared = ranks * (micro or 1) * (accum or 1)
     is_all = micro is not None and accum is not None
     if global_batch % shared or (is_all and global_batch != shared):
@@ -39,10 +39,10 @@ def split_batch(
             f"as --global-batch {max(1, round(global_batch / shared)) * shared}"
             + ("" if not is_all else ", or leave one of them out"),
         )
-    rest = global_batch // shared
+    share = global_batch // shared
     if micro is None and accum is not None:
-        return rest, accum
-    return micro or 1, accum or rest
+        return share, accum
+    return micro or 1, accum or share
 
 
 def samples_of(global_batch: int | str, seq_len: int) -> int:

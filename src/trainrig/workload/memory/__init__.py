@@ -216,8 +216,8 @@ def memory(shape: ModelShape, layout: Layout, *, head: float = 1.0) -> Memory:
     pieces = []
     for start in range(0, num, _CHUNK):
         piece = layout.part(slice(start, start + _CHUNK))
-        found = _fullest(shape, piece, head)
-        pieces.append({n: np.broadcast_to(v, (len(piece),)) for n, v in found.items()})
+        parts = _fullest(shape, piece, head)
+        pieces.append({n: np.broadcast_to(v, (len(piece),)) for n, v in parts.items()})
     return _whole({n: np.concatenate([p[n] for p in pieces]) for n in pieces[0]}, layout, numerics)
 
 
@@ -239,8 +239,8 @@ def host_bytes(shape: ModelShape, layout: Layout) -> Bytes:
     most: Bytes = 0.0
     for place in places(shape, layout):
         stage = stage_of(shape, layout, place)
-        states, own = stage.states, stage.owned(1)
-        size = states.paged * own + stage.offloaded_checkpoints
+        states, optimized = stage.states, stage.owned(1)
+        size = states.paged * optimized + stage.offloaded_checkpoints
         if layout.memory.offload != "none":
             on_host = states.master + states.moments if layout.memory.offload == "host" else 0.0
             grads: Any = states.persistent_grad + states.transient_grad
@@ -248,7 +248,7 @@ def host_bytes(shape: ModelShape, layout: Layout) -> Bytes:
                 grads = wide + choose(layout.sharding.zero >= 3, grads, 0.0)
             size = (
                 size
-                + on_host * own
+                + on_host * optimized
                 + choose(layout.sharding.zero >= 2, grads * stage.owned(2), 0.0)
             )
         if layout.memory.offload != "none" and layout.scheme == "fsdp":

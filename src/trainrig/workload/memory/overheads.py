@@ -194,8 +194,8 @@ def _loss_width(numerics: Numerics) -> float:
     """Bytes for each logit where nothing is split or chunked: see the module's paragraph."""
     c = numerics.formats.compute
     if numerics.loss.chunked:
-        one = 1 / _CHUNKS
-        return c * (1 + one) if numerics.loss.compiled else c + 4 * (1 + one)
+        chunk = 1 / _CHUNKS
+        return c * (1 + chunk) if numerics.loss.compiled else c + 4 * (1 + chunk)
     if numerics.loss.compiled:
         return 2 * c
     if c == 4:
@@ -223,9 +223,9 @@ def loss_rests(shape: ModelShape, layout: Layout, numerics: Numerics, rows: Any)
     if not numerics.loss.fused:
         return 0
     vocab = -(-shape.vocab // layout.mesh.tp)
-    own = layout.traits.models.own_models
-    wide = 4 if own or numerics.formats.autocast else numerics.formats.compute
-    sums = 0 if numerics.adapters.frozen and not own else wide * vocab * shape.hidden
+    is_native = layout.traits.models.own_models
+    wide = 4 if is_native or numerics.formats.autocast else numerics.formats.compute
+    sums = 0 if numerics.adapters.frozen and not is_native else wide * vocab * shape.hidden
     return sums + numerics.formats.compute * rows * shape.hidden
 
 

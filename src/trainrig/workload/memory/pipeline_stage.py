@@ -89,9 +89,9 @@ class Stage:
 
         The last of several stages holds a copy of an embedding that is the logits' matrix, too.
         """
-        found = parameters(self.shape)
-        tied_copy = self.has_loss * found.embedding if self.shape.head.tied else 0
-        ends = self.has_embedding * found.embedding + self.has_loss * found.head
+        count = parameters(self.shape)
+        tied_copy = self.has_loss * count.embedding if self.shape.head.tied else 0
+        ends = self.has_embedding * count.embedding + self.has_loss * count.head
         norms = self.has_loss * final_norm_parameters(self.shape)
         return (ends + (1 - self.has_embedding) * tied_copy) / self.layout.mesh.tp + norms
 
@@ -202,9 +202,13 @@ class Stage:
         if not self.shape.moe.num_experts or self.layout.lora.rank:
             return tuple(self.num_trained / ranks for ranks in self._sharded)
         experts = self.layout.pipeline.stage_copies * self.blocks[0] * self.expert_parameters
-        others, apart = self.num_trained - experts, self.layout.mesh.tp / self._expert_ranks
+        others, ranks_of_an_expert = (
+            self.num_trained - experts,
+            self.layout.mesh.tp / self._expert_ranks,
+        )
         return tuple(
-            others / ranks + experts / larger(ranks * apart, 1.0) for ranks in self._sharded
+            others / ranks + experts / larger(ranks * ranks_of_an_expert, 1.0)
+            for ranks in self._sharded
         )
 
     @cached_property
@@ -311,8 +315,8 @@ class Stage:
             size = size + choose(gathers & (zero == 2), grad * block, 0.0)
         if layout.scheme == "fsdp" and is_any(zero == 2):
             frozen = self.num_parameters if layout.lora.rank else 0
-            held = self.num_trained + frozen
-            size = choose(gathers & (zero == 2), compute * held, size)
+            num_gathered = self.num_trained + frozen
+            size = choose(gathers & (zero == 2), compute * num_gathered, size)
         return size
 
     # --- activations -----------------------------------------------------------------------
@@ -346,8 +350,8 @@ class Stage:
     def _bytes(self, items: list[SavedTensor], policy: str) -> Bytes:
         """One micro-batch of one block on one rank."""
         share = total(items, policy, split=True) / self.layout.mesh.tp
-        rest = total(items, policy, split=False) / self._sequence_shares
-        return (share + rest) * self.layout.batch.micro
+        unsplit = total(items, policy, split=False) / self._sequence_shares
+        return (share + unsplit) * self.layout.batch.micro
 
     @cached_property
     def _saved(self) -> tuple[Bytes, Bytes]:

@@ -35,7 +35,7 @@ def _engines() -> dict[str, EngineTraits]:
 
 
 def _frozen(table: Mapping[str, Any]) -> dict[str, Any]:
-    return {key: tuple(one) if isinstance(one, list) else one for key, one in table.items()}
+    return {key: tuple(value) if isinstance(value, list) else value for key, value in table.items()}
 
 
 FRAMEWORKS = _engines()
@@ -61,16 +61,16 @@ def known_programs() -> Mapping[str, Program]:
     Raises:
         DataError: Two programs have one key.
     """
-    found: dict[str, Program] = {}
+    programs: dict[str, Program] = {}
     for path in sorted(_HERE.glob("*.toml")):
         if path.name in _OTHER_FILES:
             continue
         for entry in tomllib.loads(path.read_text(encoding="utf-8"))["program"]:
             program = program_of_entry(entry)
-            if program.key in found:
+            if program.key in programs:
                 raise DataError(f"{path.name}: {program.key} stands twice")
-            found[program.key] = program
-    return found
+            programs[program.key] = program
+    return programs
 
 
 def find_program(name: str) -> Program:
@@ -79,12 +79,12 @@ def find_program(name: str) -> Program:
     Raises:
         UsageError: No program is called so.
     """
-    found = _by_name().get(_joined(name))
-    if found is None and name in FRAMEWORKS:  # an engine that was registered
+    program = _by_name().get(_joined(name))
+    if program is None and name in FRAMEWORKS:  # an engine that was registered
         return Program(key=name, name=name, engine=name)
-    if found is None:
+    if program is None:
         raise unknown("framework", name, documented())
-    return found
+    return program
 
 
 @cache

@@ -159,13 +159,13 @@ class Batches:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Asked:
-    """What holds where a program is asked for by name, and a flag doesn't say otherwise."""
+class ProgramDefaults:
+    """Defaults of a program that is asked for by name, where no flag says otherwise."""
 
     since: str = ""
     """The month of its first release."""
     tunes: str = ""
-    """One of QUANTIZE: it trains adapters beside such weights, where neither is asked for."""
+    """One of QUANTIZE: it trains adapters beside such weights, where no flag asks for either."""
     stages_by: str = ""
     """The engine that trains where a stage of ZeRO is asked for."""
     checkpoints_large: bool = False
@@ -197,14 +197,14 @@ class Program:
     code: Code = part(Code)
     saving: Saving = part(Saving)
     batches: Batches = part(Batches)
-    asked: Asked = part(Asked)
+    defaults: ProgramDefaults = part(ProgramDefaults)
 
 
 PROGRAM_KEYS = FlatKeys(Program)
 TRAITS = tuple(
     key
     for key, (group, _) in PROGRAM_KEYS.places.items()
-    if group not in ("", "asked") or key == "trains_as"
+    if group not in ("", "defaults") or key == "trains_as"
 )
 """Flat keys of what a program does, whatever it is called."""
 

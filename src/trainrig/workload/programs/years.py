@@ -83,9 +83,9 @@ def check_program(program: Program, software: SoftwareYear) -> None:
     Raises:
         UsageError: It came later.
     """
-    if program.asked.since > software.month:
+    if program.defaults.since > software.month:
         raise UsageError(
             f"--framework {program.key} and --software {software.year}: {program.name} is of "
-            f"{program.asked.since}",
-            f"--software {program.asked.since[:4]} or later, or another --framework",
+            f"{program.defaults.since}",
+            f"--software {program.defaults.since[:4]} or later, or another --framework",
         )

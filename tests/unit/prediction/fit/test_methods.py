@@ -35,10 +35,10 @@ def test_three_ways_are_answered_whichever_is_asked_about() -> None:
         ({"lora_rank": 8, "quantize": "int8"}, "qlora"),
     ):
         found = fits(ASKED | more)
-        assert found.method == asked == method_of(found.asked.question)
+        assert found.method == asked == method_of(found.asked_fit.question)
         assert [one.method for one in found.methods] == ["full", "lora", "qlora"]
         (same,) = [one for one in found.methods if one.method == asked]
-        assert same.question == found.asked.question and same.verdict == found.verdict
+        assert same.question == found.asked_fit.question and same.verdict == found.verdict
         full, lora, qlora = (one.question.layout.lora for one in found.methods)
         assert full.rank == 0 and lora.quantize == "none" and qlora.quantize != "none"
         assert lora.rank == qlora.rank == more.get("lora_rank", 16)

@@ -25,63 +25,76 @@ Answer = TypeVar("Answer", Prediction, "FitAnswer")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Beside(Generic[Answer]):
-    """What is found of one of several machines."""
+class MachineComparison(Generic[Answer]):
+    """The answer about one of several machines."""
 
     name: str
-    """As it was named."""
-    found: Answer | None
+    """The machine as it was typed."""
+    answer: Answer | None
     reason: str | None = None
-    """Why there is nothing."""
+    """Reason why there is no answer."""
     price: float | None = None
-    """Of one GPU."""
+    """Price of one GPU."""
 
     @property
     def may_fit(self) -> bool:
-        """Whether it can run, and memory is enough or may be."""
-        return self.found is not None and self.found.verdict != DOES_NOT_FIT
+        """Return whether the machine can run it, and memory is enough or may be."""
+        return self.answer is not None and self.answer.verdict != DOES_NOT_FIT
 
     @property
     def per_watt(self) -> float | None:
         """Tokens/s for each watt of the GPUs."""
-        power = _power(self.found)
-        if not isinstance(self.found, Prediction) or power is None:
+        power = _power(self.answer)
+        if not isinstance(self.answer, Prediction) or power is None:
             return None
-        return self.found.tokens_per_s / power
+        return self.answer.tokens_per_s / power
 
     @property
     def per_price(self) -> float | None:
         """Tokens/s for each unit of money that the GPUs cost."""
-        if not isinstance(self.found, Prediction) or self.price is None:
+        if not isinstance(self.answer, Prediction) or self.price is None:
             return None
-        return self.found.tokens_per_s / (int(self.found.layout.mesh.gpus) * self.price)
+        return self.answer.tokens_per_s / (int(self.answer.layout.mesh.gpus) * self.price)
 
 
-def beside(
+def compare_machines(
     questions: Sequence[Mapping[str, Any]],
     ask: Callable[[Mapping[str, Any]], Answer],
     prices: Sequence[str] = (),
-) -> tuple[Beside[Answer], ...]:
-    """Ask about each machine.  Raises UsageError where none of them can run it, or for a price."""
-    names = [str(one.get("on", "these rates")) for one in questions]
+) -> tuple[MachineComparison[Answer], ...]:
+    """Return the answers about several machines.
+
+    Args:
+        questions: The options for each machine.
+        ask: Answers one of them.
+        prices: Prices of a GPU, as ``--price`` takes them.
+
+    Raises:
+        UsageError: No machine can run it, or a price is none.
+    """
+    names = [str(question.get("on", "these rates")) for question in questions]
     costs = parse_prices(prices, names)
-    found: list[Beside[Answer]] = []
+    comparisons: list[MachineComparison[Answer]] = []
     first: TrainrigError | None = None
-    for one in questions:
-        if "on" in one:
+    for question in questions:
+        if "on" in question:
             # A slip of the keyboard is no machine that cannot.
-            find_server(one["on"])
-    for one, name in zip(questions, names, strict=True):
+            find_server(question["on"])
+    for question, name in zip(questions, names, strict=True):
         try:
-            answer = ask(one)
+            answer = ask(question)
         except TrainrigError as error:
             first = first or error
-            found.append(Beside(name=name, found=None, reason=error.message, price=costs.get(name)))
+            comparisons.append(
+                MachineComparison(
+                    name=name, answer=None, reason=error.message, price=costs.get(name)
+                )
+            )
         else:
-            found.append(Beside(name=name, found=answer, price=costs.get(name)))
-    if first is not None and all(one.found is None for one in found):
+            comparisons.append(MachineComparison(name=name, answer=answer, price=costs.get(name)))
+    if first is not None and all(comparison.answer is None for comparison in comparisons):
         raise first
-    return tuple(found)
+    return tuple(comparisons)
 
 
 def parse_prices(texts: Sequence[str], names: Sequence[str]) -> dict[str, float]:
@@ -89,7 +102,7 @@ def parse_prices(texts: Sequence[str], names: Sequence[str]) -> dict[str, float]
 
     Raises UsageError for what is no price, of an unknown machine, or one too many.
     """
-    found: dict[str, float] = {}
+    prices: dict[str, float] = {}
     known = {normalise(name): name for name in names}
     places = iter(names)
     for text in texts:
@@ -97,14 +110,14 @@ def parse_prices(texts: Sequence[str], names: Sequence[str]) -> dict[str, float]
         if equals:
             if normalise(name) not in known:
                 hint = "one of: " + ", ".join(names)
-                raise UsageError(f"a price of {name.strip()}, and nobody asks about it", hint)
-            found[known[normalise(name)]] = _price(number)
+                raise UsageError(f"--price names {name.strip()}, which is not in --on", hint)
+            prices[known[normalise(name)]] = _price(number)
             continue
         for word in text.replace(",", " ").split():
             if (place := next(places, None)) is None:
                 raise UsageError(f"more prices than machines ({len(names)})", "one for each --on")
-            found[place] = _price(word)
-    return found
+            prices[place] = _price(word)
+    return prices
 
 
 def _price(text: str) -> float:
@@ -117,25 +130,25 @@ def _price(text: str) -> float:
     return value
 
 
-def beside_dict(
-    several: Sequence[Beside[Answer]], content: Callable[[Answer], dict[str, Any]]
+def comparison_dict(
+    comparisons: Sequence[MachineComparison[Answer]], content: Callable[[Answer], dict[str, Any]]
 ) -> dict[str, Any]:
-    """What ``--json`` prints of several machines; others script against it."""
+    """Return what ``--json`` prints of several machines."""
     return {
         "machines": [
             {
-                "machine": one.name,
-                "reason": one.reason,
-                "price": one.price,
-                "power_w": _power(one.found),
-                "tokens_per_s_per_w": one.per_watt,
-                "tokens_per_s_per_price": one.per_price,
-                **({} if one.found is None else content(one.found)),
+                "machine": comparison.name,
+                "reason": comparison.reason,
+                "price": comparison.price,
+                "power_w": _power(comparison.answer),
+                "tokens_per_s_per_w": comparison.per_watt,
+                "tokens_per_s_per_price": comparison.per_price,
+                **({} if comparison.answer is None else content(comparison.answer)),
             }
-            for one in several
+            for comparison in comparisons
         ]
     }
 
 
-def _power(found: Prediction | FitAnswer | None) -> float | None:
-    return found.power if isinstance(found, Prediction) else None
+def _power(answer: Prediction | FitAnswer | None) -> float | None:
+    return answer.power if isinstance(answer, Prediction) else None

@@ -10,7 +10,7 @@ import pytest
 from tests.unit.catalog.test_servers import CHIP, CLUSTER, written
 
 from trainrig.errors import UsageError
-from trainrig.prediction.beside import parse_prices
+from trainrig.prediction.machine_comparison import parse_prices
 from trainrig.prediction.prediction import predict
 from trainrig.prediction.scenario import question
 
@@ -72,7 +72,7 @@ def test_fits_of_several(trainrig: Any) -> None:
         ([*TWO, "--price", "cheap"], "a price of 'cheap'"),
         ([*TWO, "--price", "-3"], "a price of"),
         ([*TWO, "--price", "1 2 3"], "more prices than machines"),
-        ([*TWO, "--price", "RTX 3090=1"], "nobody asks about it"),
+        ([*TWO, "--price", "RTX 3090=1"], "which is not in --on"),
         ([*TWO, "--what-if", "nvlink"], "asks about one machine"),
         ([*TWO, "--chip", "my.json"], "a machine's file is TOML"),
         (["plan", *TWO[1:], "--global-batch", "8"], "2 machines"),
