@@ -31,12 +31,12 @@ CONVENTION = (
 
 
 def step_time_by(*, is_simulated: bool) -> str:
-    """How a step's time was found: one word for a screen and for JSON."""
+    """Return how a step's time was found: one word for a screen and for JSON."""
     return "simulation" if is_simulated else "closed form"
 
 
 def prediction_dict(prediction: Prediction, tokens: float | None = None) -> dict[str, Any]:
-    """What ``predict --json`` prints; others script against it."""
+    """Return what ``predict --json`` prints; others script against it."""
     rank_bytes = held(prediction.question.shape, prediction.layout)
     result = {
         **_subject(prediction.question, prediction.rates.device, prediction.memory),
@@ -77,7 +77,7 @@ def prediction_dict(prediction: Prediction, tokens: float | None = None) -> dict
 
 
 def fits_dict(answer: FitAnswer) -> dict[str, Any]:
-    """What ``fits --json`` prints; others script against it."""
+    """Return what ``fits --json`` prints; others script against it."""
     fit = answer.asked_fit
     return {
         **_subject(fit.question, fit.question.cluster.rates().device, fit.memory),
@@ -128,7 +128,7 @@ def _effect_dict(effect: OptionEffect) -> dict[str, Any]:
 
 
 def _subject(question: Question, device: str, needed: Memory) -> dict[str, Any]:
-    """What was asked about, and the memory that it needs."""
+    """Return the model, the machine and the memory that is needed."""
     return {
         "model": question.shape.name,
         "on": device,
@@ -172,4 +172,5 @@ def layout_dict(layout: Layout) -> dict[str, Any]:
 
 
 _SHOWN = {*SIZES, "cp", "framework", *WORDS_AND_LENGTHS} - {"scaled", "target_seq_len", "experts"}
-"""Of a layout's fields: a format with scales is its precision; of two, most models have none."""
+"""Fields of a layout in JSON: a format with scales is its precision; of two, most models have
+none."""

@@ -117,7 +117,7 @@ def _unverified(chip: Chip, field: str) -> str:
 
 
 def host_claims(snapshot: Snapshot, device: str) -> tuple[Record, ...]:
-    """What the host's processor and memory claim by what the machine reports of them.
+    """Return claims of the host's processor and memory, from what the machine reports.
 
     The upper end of each range, since it is a ceiling; what could not be read has
     no claim.
@@ -204,12 +204,12 @@ _ONE_RATE = {"fp16": "16 bit", "bf16": "16 bit"}
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Demands:
-    """What the user judges by besides."""
+    """Targets and baselines that the user gives."""
 
     baseline: tuple[Record, ...] = ()
     """Points of another run."""
     name: str = ""
-    """Of that run."""
+    """Name of the baseline run."""
     least: Mapping[str, float] = field(default_factory=dict)
     """By dtype, of large products; ``memory``, of streams in it; ``link``, of copies over it."""
     requested: tuple[str, ...] = ()
@@ -260,7 +260,7 @@ Grounds = tuple[float, float, float, str]
 
 
 def _demanded(point: Record, demands: Demands, known: Grounds | None) -> Grounds | None:
-    """What the user asks for, in place of whatever else is known."""
+    """Return the user's target for a point, which replaces all others; None: there is none."""
     spec = find(point.benchmark)
     if spec is None or (point.device_index is not None and not spec.is_large(point.case)):
         return None
@@ -284,7 +284,7 @@ NOISY_EARLIER_RUNS = "noisy_earlier_runs"
 
 
 def _few_earlier_runs(point: Record, history: Sequence[Record]) -> Case:
-    """What earlier runs reached where they are too few for a target; empty without any."""
+    """Return what earlier runs reached where they are too few for a target; empty without any."""
     if values := _of_runs(point, history):
         return {EARLIER_VALUE: median(values), EARLIER_RUNS: len(values)}
     noisy = {record.run for record in history if record.key == point.key and record.disturbed}
@@ -350,7 +350,7 @@ def _from_chip(
 
 
 def _own_rate(point: Record, rates: Rates) -> float | None:
-    """What the rate model says of a large product or a stream of one device."""
+    """Return what the rate model says of a large product or a stream of one device."""
     spec, case = find(point.benchmark), point.case
     metric = spec.metric(case, point.metric) if spec else None
     if spec is None or metric is None or point.device_count != 1:

@@ -60,10 +60,10 @@ _BOTH = "forward+backward"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GridError:
-    """How far predicted layers lie from published ones."""
+    """Errors of predicted layers against published ones."""
 
     median: float
-    """Of the absolute relative error."""
+    """Median of the absolute relative error."""
     inside: float
     """The error that nine in ten stay below."""
     num: int
@@ -199,7 +199,7 @@ def usual_layer(
 
 
 def grid_dict(rates: Rates, records: Iterable[Record]) -> dict[str, Any]:
-    """What ``predict matmul --json`` prints of a machine, in base SI units."""
+    """Return what ``predict matmul --json`` prints of a machine, in base SI units."""
     return {
         "machine": rates.device,
         "cases": [

@@ -23,7 +23,7 @@ Keys = dict[str, str]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LaunchKeys:
-    """How one program takes its options."""
+    """Command, keys and words by which one program takes a layout."""
 
     source: str = ""
     like: str = ""
@@ -33,7 +33,7 @@ class LaunchKeys:
     nodes_start: str = ""
     """The command where there are several nodes, to be run on each."""
     pair: str = ""
-    """How a key and its value are written."""
+    """Format of a key and its value."""
     keys: Keys = field(default_factory=dict)
     adapters: Keys = field(default_factory=dict)
     four_bits: Keys = field(default_factory=dict)

@@ -39,7 +39,7 @@ class Prediction:
     step: StepTime
     memory: Memory
     tokens: int
-    """Of a step."""
+    """Tokens of a step."""
 
     @property
     def model_flops(self) -> int:
@@ -73,7 +73,7 @@ class Prediction:
 
     @property
     def layout(self) -> Layout:
-        """What was asked for."""
+        """The layout that was asked for."""
         return self.question.layout
 
     @property
@@ -83,7 +83,7 @@ class Prediction:
 
     @property
     def is_simulated(self) -> bool:
-        """Whether the time is that of a pipeline, event by event, and no closed form's."""
+        """Return whether the time is that of a pipeline, event by event, and no closed form's."""
         return bool(self.layout.mesh.pp > 1) and self.layout.pipeline.schedule != "dualpipe"
 
     @property
@@ -93,7 +93,7 @@ class Prediction:
 
     @property
     def setting(self) -> tuple[SettingLine, ...]:
-        """How GPUs come in nodes, their network and uneven stages."""
+        """Return facts about nodes, network and uneven stages."""
         return setting_of(self.question.shape, self.layout, self.question.cluster)
 
     @property
@@ -148,7 +148,7 @@ class Prediction:
 
     @property
     def warnings(self) -> tuple[str, ...]:
-        """What is seldom meant, what is presumed of the machine, and what will not run."""
+        """Return warnings: what is seldom meant, presumed of the machine, or will not run."""
         cluster = self.question.cluster
         chip, warnings = cluster.chip, self._warnings
         if chip is not None and cluster.trays > 1:
@@ -247,7 +247,7 @@ class PredictedMetric:
 
 
 def predict_metrics(shape: ModelShape, layout: Layout, rates: Rates) -> tuple[PredictedMetric, ...]:
-    """What a step on one device will be measured as."""
+    """Return the metrics that a step on one device will be measured by."""
     step = predict_step(shape, layout, rates)
     low, high = (end / step.total for end in step.interval)
     flops = model_flops(

@@ -82,7 +82,7 @@ class Presumed:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MachineTraits:
-    """What of the machines decides about defaults."""
+    """Facts about the machines that decide about defaults."""
 
     gpus: int
     gpus_per_node: int
@@ -90,7 +90,7 @@ class MachineTraits:
     precision: str
     """The half precision that products are fastest in."""
     can_flash: bool
-    """Whether there is fused attention, in the precision that is asked for or presumed."""
+    """True if there is fused attention, in the precision that is asked for or presumed."""
 
 
 def software_of(options: Mapping[str, Any]) -> tuple[SoftwareYear, dict[str, Any]]:
@@ -247,7 +247,10 @@ class _Defaults:
 
     @property
     def _is_tuned(self) -> bool:
-        """Whether a trained model is trained further: adapters, or a large one on one machine."""
+        """Return whether a trained model is trained further.
+
+        Adapters, or a large one on one machine.
+        """
         is_alone = self.place.gpus <= self.place.gpus_per_node
         return self.is_adapted or (is_alone and parameters(self.shape).total > LARGE)
 

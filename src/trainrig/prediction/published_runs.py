@@ -32,12 +32,13 @@ SAME = (
     *("gpus", "tp", "pp", "cp", "ep", "zero", "batch_size", "grad_accum", "seq_len", "precision"),
     *("recompute", "offload", "lora_rank", "quantize", "interleave", "schedule"),
 )
-"""What two layouts of one step share."""
+"""Fields that two layouts of one step have in common."""
 SAME_MODEL = (
     *("family", "num_layers", "hidden", "num_heads", "num_kv_heads", "ffn"),
     *("num_experts", "experts_per_token", "expert_ffn"),
 )
-"""What two spellings of one model share; a Llama 3 8B has a Llama 2 7B's layers and width."""
+"""Fields that two spellings of one model have in common; a Llama 3 8B has a Llama 2 7B's layers and
+width."""
 PADDED = 0.02
 """By so much of it a vocabulary differs from one program to another, which pad it."""
 

@@ -62,16 +62,16 @@ if TYPE_CHECKING:
 GBIT = 1e9 / 8.0
 MOST_GBPS = 1e6
 Options = Mapping[str, Any]
-"""What was given, by the options' names with underscores; what is None was not given."""
+"""Options by their names with underscores; one that is None was not given."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Measured:
-    """What was measured, where measured rates are asked for."""
+    """Records of a run, in place of the catalog's rates."""
 
     records: tuple[Record, ...] = ()
     device: str | None = None
-    """Of which the records are; it stands where no chip is named."""
+    """Name of the device that was measured; it stands where no chip is named."""
     memory: float | None = None
     """B that it has, where the catalog does not say."""
 
@@ -81,13 +81,13 @@ NOTHING = Measured()
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Question:
-    """What is to be predicted."""
+    """A model, a layout of it and the machines: the subject of a prediction."""
 
     shape: ModelShape
     layout: Layout
     cluster: Cluster
     notes: tuple[str, ...] = ()
-    """What was presumed of names that say less or more than is known."""
+    """Notes on how names of models and machines were read."""
     presumed: Presumed | None = None
     """The program that trains, and what it does by default; None: the layout says it all."""
     model: str = ""
@@ -133,7 +133,7 @@ def question(stated: Options, measured: Measured = NOTHING) -> Question:
 _GIVES_WAY = (
     *("sequence_parallel", "zero", "whole_experts", "overlap", "offload_checkpoints", "recompute"),
 )
-"""What is presumed only where the layout can be run with it."""
+"""Keys that are presumed only where the layout can be run with them."""
 
 
 def _asked_layout(options: Options, cluster: Cluster, presumed: Presumed) -> Layout:
@@ -195,7 +195,7 @@ def _check_global_batch(options: Options) -> None:
 
 
 def machine(stated: Options, measured: Measured = NOTHING) -> Cluster:
-    """What a model would run on, where nothing is asked of a model.  Raises UsageError."""
+    """Return the machines alone, where no model is asked about.  Raises UsageError."""
     return _cluster({name: value for name, value in stated.items() if value is not None}, measured)
 
 
@@ -283,9 +283,9 @@ def _programs(
 
 
 _SEARCHED = ("zero", "sequence_parallel", "batch_size", "recompute", "schedule", "whole_experts")
-"""What a search varies, and so doesn't presume."""
+"""Keys that a search varies, and so does not presume."""
 _SHARED = {"seq_len", "precision", "lora_rank", "quantize"}
-"""What all layouts of a search have in common, whatever program runs them."""
+"""Keys that all layouts of a search have in common, whatever program runs them."""
 _SIZES = (
     "tp",
     "pp",
@@ -406,7 +406,7 @@ def _check_network(options: Options) -> None:
 
 
 class _Nodes(NamedTuple):
-    """How GPUs come in nodes."""
+    """Arrangement of GPUs in nodes."""
 
     gpus: int
     per_node: int

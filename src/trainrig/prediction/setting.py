@@ -31,7 +31,7 @@ class SettingLine:
     text: str
     is_presumed: bool = False
     is_doubtful: bool = False
-    """Whether it was stated, and is likely meant otherwise."""
+    """True if it was stated, and is likely meant otherwise."""
 
 
 def setting_of(shape: ModelShape, layout: Layout, cluster: Cluster) -> tuple[SettingLine, ...]:

@@ -15,7 +15,10 @@ METHODS = ("full", "lora", "qlora")
 
 
 def has_adapter(on: str, branch: str, part: str, *, is_expert: bool) -> bool:
-    """Whether a matrix has an adapter beside it, where these ``on`` have (`Lora.targets`)."""
+    """Return whether a matrix has an adapter beside it.
+
+    Where these ``on`` have (`Lora.targets`).
+    """
     if on in ("all", "shared"):
         return part != "router" or on == "all"
     if on == "linear":
@@ -47,7 +50,7 @@ def adapter_parameters(
 
 
 def _adapters(matrices: list[Matrix], rank: int, on: str, ep: Any) -> Any:
-    """Of one block; experts are the matrices that there are several of."""
+    """Return the adapters' parameters of one block; experts are matrices with copies."""
     size: Any = 0
     for matrix in matrices:
         is_expert = matrix.copies > 1

@@ -11,9 +11,9 @@ from itertools import pairwise
 from typing import Any, TypeAlias
 
 Number: TypeAlias = Any
-"""What goes in: a float or int, or an array of them.  (Any: numpy's types differ by operation.)"""
+"""Argument: a float or int, or an array of them.  (Any: numpy's types differ by operation.)"""
 Real: TypeAlias = Any
-"""What comes out: a float for numbers, an array of floats for arrays."""
+"""Result: a float for numbers, an array of floats for arrays."""
 
 
 _PLAIN = (int, float)
@@ -26,7 +26,7 @@ def _numpy() -> Any:
 
 
 def is_plain(value: Number) -> bool:
-    """Whether it is one number, and no array of them."""
+    """Return whether it is one number, and no array of them."""
     return isinstance(value, _PLAIN)
 
 
@@ -57,12 +57,12 @@ def choose(condition: Any, a: Number, b: Number) -> Real:
 
 
 def is_any(condition: Any) -> bool:
-    """Whether it holds anywhere."""
+    """Return whether it holds anywhere."""
     return bool(condition) if isinstance(condition, _PLAIN) else bool(condition.any())
 
 
 def is_not(condition: Any) -> Any:
-    """Where it does not hold."""
+    """Return where a condition does not hold."""
     return not condition if isinstance(condition, _PLAIN) else ~condition
 
 
@@ -108,6 +108,6 @@ def interpolate(value: Number, points: tuple[tuple[float, float], ...]) -> Real:
 
 
 def divisors(number: int) -> list[int]:
-    """What divides ``number``, in order."""
+    """Return the divisors of ``number``, in order."""
     low = [d for d in range(1, math.isqrt(number) + 1) if number % d == 0]
     return low + [number // d for d in reversed(low) if d * d != number]

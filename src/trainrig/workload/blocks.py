@@ -240,7 +240,7 @@ input alone; latent attention's: all but results of norms, of what widens and of
 
 
 def selective_policy(shape: ModelShape, layout: Layout) -> str:
-    """What selective recomputation keeps: the framework's policy.
+    """Return the policy by which selective recomputation keeps tensors.
 
     Of latent attention that is fused, Megatron's drops what its recipes drop (`--recompute-modules
     mla_up_proj layernorm moe_act`; DeepSeek-V3, arXiv 2412.19437, section 3.2.3): its core keeps
@@ -343,7 +343,7 @@ def _halved(item: SavedTensor) -> SavedTensor:
 
 
 def _every_second(shape: ModelShape) -> frozenset[str]:
-    """What is kept of a block where every second product is, and all attentions."""
+    """Return the tensors kept where every second product is kept, and all attentions."""
     names = {"attention.x"}
     for branch in ("attention", "cross"):
         names |= {f"{branch}.{part}" for part in ("q", "v", "values", "logsumexp")}
@@ -455,7 +455,7 @@ def _saved_by_attention(
 
 
 def _saved_by_state(shape: ModelShape, numerics: Numerics, seq: int) -> list[SavedTensor]:
-    """What a state's layer keeps beside queries, keys, values and the result that leaves it.
+    """Return the tensors that a state's layer keeps beside queries, keys, values and result.
 
     Those three before their activation and the gate; the kernel's result, which is normalised, what
     comes of it, and the gate's sigmoid (MiniMax-01's lightning attention).
@@ -467,7 +467,10 @@ def _saved_by_state(shape: ModelShape, numerics: Numerics, seq: int) -> list[Sav
 
 
 def _saved_scores(numerics: Numerics, name: str, scores: int) -> list[SavedTensor]:
-    """Of as² ``scores``: the softmax's result, dropout's mask and its result."""
+    """Return the tensors kept of as² ``scores``.
+
+    The softmax's result, dropout's mask and its result.
+    """
     c = numerics.formats.compute
     items = [
         _tp(f"{name}.scores", c * scores, _IDLE),

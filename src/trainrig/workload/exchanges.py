@@ -69,7 +69,7 @@ class Exchange:
     """torch's name: float32."""
     count: int
     num_bytes: int
-    """Of the larger side, of all together."""
+    """Bytes of the larger side, of all messages together."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -102,7 +102,7 @@ class StageParts:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Place:
-    """Where a rank is on the mesh, as far as shares that are not equal make a difference."""
+    """Place of a rank on the mesh, as far as shares that are not equal make a difference."""
 
     tp: int = 0
     dp_shard: int = 0
@@ -130,7 +130,9 @@ def exchanges(
     chunk_rows: int = 1,
     routed: tuple[int, int] | None = None,
 ) -> tuple[Exchange, ...] | None:
-    """Of a step of one rank that has ``stages``; None where experts' rows are not known.
+    """Return the exchanges of one rank's step that has ``stages``.
+
+    None where experts' rows are not known.
 
     ``stages``: of a pipeline's rank; without one it has the whole model.
     ``chunk_rows``: tokens whose logits are computed at once (`models.loss.chunk_rows`).
@@ -170,7 +172,7 @@ def _sizes(layout: Layout) -> tuple[int, int]:
 
 
 def uses_fsdp2(layout: Layout) -> bool:
-    """Whether a rank's weights are FSDP2's, and not DDP's or the rank's alone.
+    """Return whether a rank's weights are FSDP2's, and not DDP's or the rank's alone.
 
     Where ZeRO shards them, experts lie apart, or data parallelism is beside other axes; in a
     pipeline micro-batches add up in fp32 that way, too.
@@ -213,7 +215,7 @@ def _data(
 
 
 def _of_experts(tally: _Tally, layout: Layout, experts: Sequence[Weight], dtype: str) -> None:
-    """Of the experts of a unit, among the ranks that hold the same ones."""
+    """Return the exchanges of a unit's experts, among the ranks that hold the same ones."""
     ep = int(layout.mesh.ep)
     same = int(layout.mesh.dp) * layout.mesh.cp * int(layout.mesh.tp) // ep
     if same == 1:
@@ -243,7 +245,7 @@ def _buckets(shape: ModelShape, width: int) -> Iterator[int]:
 
 
 def _of_unit(layout: Layout, *, around: bool) -> tuple[int, int]:
-    """How often a step gathers a unit, and sums its gradients."""
+    """Return how often a step gathers a unit, and sums its gradients."""
     micro, piped = int(layout.batch.grad_accum), layout.mesh.pp > 1
     if layout.sharding.zero < 2:
         return 1, 1

@@ -20,7 +20,7 @@ _PATH = Path(__file__).parent / "families.toml"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FamilyFacts:
-    """What of a family's networks and of their published code its sizes do not say."""
+    """Facts about a family's networks and published code that sizes do not say."""
 
     rms_norm: bool = False
     """Norms are RMSNorm, not LayerNorm."""
@@ -54,7 +54,7 @@ class FamilyFacts:
     """published: where the published configuration has it; megatron: by Megatron's default alone;
     none: never unless it is asked for."""
     experts: str = "modules"
-    """How its code in transformers runs experts in turn (`Moe.experts`)."""
+    """Way in which its code in transformers runs experts in turn (`Moe.experts`)."""
     all_experts: bool = False
     """Its code in transformers sends each token through every expert."""
     state_kernels: str = "delta"
@@ -80,7 +80,7 @@ def _rules() -> tuple[Mapping[str, Any], ...]:
 
 
 def _holds(rule: Mapping[str, Any], shape: ModelShape) -> bool:
-    """Whether all that a rule names is so of a shape."""
+    """Return whether all that a rule names is so of a shape."""
     return (
         shape.family in rule.get("family", (shape.family,))
         and shape.variant in rule.get("variant", (shape.variant,))

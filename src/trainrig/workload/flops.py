@@ -43,7 +43,7 @@ class Op:
     phase: str
     """forward, backward, recompute or optimizer."""
     flops: int
-    """Of one call."""
+    """FLOPs of one call."""
     read_bytes: int
     write_bytes: int
     count: int = 1
@@ -131,7 +131,7 @@ class _Section:
         return ops
 
     def recomputed(self, how: str) -> list[Op]:
-        """What checkpointing runs once more before this section's backward."""
+        """Return the part that checkpointing runs once more before this section's backward."""
         parts = [] if how == "none" else until_saved(self.parts)
         if how == "selective":
             parts = [part for part in parts if part.kind not in ("matmul", "attention")]

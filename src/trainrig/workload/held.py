@@ -38,7 +38,10 @@ class Held:
 
 
 def held(shape: ModelShape, layout: Layout) -> Held | None:
-    """Of the first rank; None where our engine does not train such a layout, or by other rules."""
+    """Return the bytes of the first rank.
+
+    None where our engine does not train such a layout, or by other rules.
+    """
     others = (
         shape.moe.num_experts
         or layout.mesh.pp > 1

@@ -36,7 +36,7 @@ class FamilyConfig(BaseModel):
     """Names in transformers; the model's is the one with the head that is trained."""
     model_class: ClassVar[str]
     constants: ClassVar[dict[str, Any]]
-    """What else is written: no dropout, no cache."""
+    """Further keys that are written: no dropout, no cache."""
 
     vocab: Count = Field(alias="vocab_size")
     init_std: Share = Field(0.02, alias="initializer_range")
@@ -200,7 +200,7 @@ class _Llama(FamilyConfig):
     theta: Share = Field(10000.0, alias="rope_theta")
     rope: _Rope | None = Field(None, alias="rope_scaling")
     rope_parameters: _Rope | None = None
-    """What transformers 5 writes instead of the two above."""
+    """Key that transformers 5 writes instead of the two above."""
 
     def extra(self) -> dict[str, Any]:
         rope = self.rope_parameters or self.rope or _Rope.model_validate({})

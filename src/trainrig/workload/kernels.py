@@ -28,7 +28,7 @@ from trainrig.workload.operators import STATE_BYTES, Heads, Operator, Product
 
 @dataclass(frozen=True, slots=True)
 class Passes:
-    """How often an operation's bytes are moved, and in how many kernels."""
+    """Times that an operation's bytes are moved, and its kernels."""
 
     forward: float
     backward: float
@@ -38,13 +38,13 @@ class Passes:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Kernels:
-    """What one device runs for some parts in one direction."""
+    """Kernels that one device runs for some parts in one direction."""
 
     products: tuple[Product, ...] = ()
     adapters: tuple[Product, ...] = ()
     """Products of adapters, in their own type."""
     batched: tuple[Product, ...] = ()
-    """Of attention that is not fused: many small products in one call."""
+    """Products of attention that is not fused: many small ones in one call."""
     attention: tuple[Heads, ...] = ()
     """Fused attentions; the direction says whether forward or backward."""
     streams: tuple[tuple[float, int], ...] = ()
@@ -93,7 +93,7 @@ STACKS = {
     "flash+fused": _FUSED | _FLASH_COPIES | {"cross_entropy": Passes(2.0, 1.5, 2, 1)},
     "compiled": _COMPILED,
 }
-"""What each stack makes of each kind of operation."""
+"""Passes of each kind of operation by each stack of kernels."""
 
 
 @dataclass(slots=True)
@@ -264,11 +264,11 @@ _WIDENED = {
     "embedding": (2.0, 2.0),
     "written out": (1.8, 1.8),
 }
-"""What autocast's fp32 makes of 16-bit operations, forward and backward: all of it, or the part
-that was not fp32 yet.  Dropout comes before the sum, of which one term is 16 bit; its gradient is
-narrowed first.  Scores are scaled in 16 bit, then meet an fp32 mask: 33 bytes a score, one byte of
-dropout's mask and the cast for the product among them, and 37 in backward, which casts twice (16
-and 20 without either)."""
+"""Factors on bytes of 16-bit operations that autocast runs in fp32, forward and backward: all of
+it, or the part that was not fp32 yet.  Dropout comes before the sum, of which one term is 16 bit;
+its gradient is narrowed first.  Scores are scaled in 16 bit, then meet an fp32 mask: 33 bytes a
+score, one byte of dropout's mask and the cast for the product among them, and 37 in backward, which
+casts twice (16 and 20 without either)."""
 
 
 def _kind(part: Operator, numerics: Numerics) -> str:

@@ -115,7 +115,10 @@ def usual_interleave(schedule: str, pp: int) -> int:
 
 
 def has_schedule(traits: EngineTraits, schedule: str) -> bool:
-    """Whether a framework's pipelines run it: torch's the zero-bubble ones, Megatron DualPipe."""
+    """Return whether a framework's pipelines run it.
+
+    Torch's the zero-bubble ones, Megatron DualPipe.
+    """
     return {
         "zb": traits.ranks.zero_bubble,
         "zbv": traits.ranks.zero_bubble,

@@ -39,17 +39,17 @@ from trainrig.workload.shape_parts import (
 FAMILIES = ("gpt2", "gpt-neo", "bert", "t5", "llama")
 ACTIVATIONS = ("gelu", "gelu_tanh", "relu", "silu")
 ATTENTIONS = ("auto", "sdpa", "tiles", "plain")
-"""How a training computes attention.  sdpa: torch's scaled_dot_product_attention; tiles: native for
-short sequences on a CPU (`models.cpu_attention`); plain: every score in memory at once; auto: tiles
-where they are faster, sdpa elsewhere."""
+"""Words for how a training computes attention.  sdpa: torch's scaled_dot_product_attention; tiles:
+native for short sequences on a CPU (`models.cpu_attention`); plain: every score in memory at once;
+auto: tiles where they are faster, sdpa elsewhere."""
 FP8_RECIPES = ("rowwise", "tensorwise", "rowwise_with_gw_hp")
-"""How torchao scales products of 8-bit floats, by its own names; the first is the usual one."""
+"""Scalings of torchao's 8-bit products, by its own names; the first is the usual one."""
 WRITTEN_OUT = ("norm", "gelu", "loss")
-"""Of UNFUSED, operations that are written out, one kernel for each line of arithmetic."""
+"""Words of UNFUSED for operations that are written out, one kernel for each line of arithmetic."""
 GPU_ONLY = ("chunk", "sdpa", "segments", "omp", "numa")
-"""Of UNFUSED, what nothing but a GPU's training has."""
+"""Words of UNFUSED that a GPU's training alone has."""
 UNFUSED = (*WRITTEN_OUT, "pad", "clip", "foreach", *GPU_ONLY)
-"""What a training may leave out of what makes it fast, to see what that is worth.
+"""Optimizations that a training may leave out, to see what they are worth.
 
 norm, gelu, loss: written out; pad: rows of logits as they come; clip: a pass of its own; foreach:
 gradients and weights are copied one by one; chunk: of a compiled model the loss's chunk is not;
@@ -122,12 +122,12 @@ class ModelShape:
 
     @property
     def causal(self) -> bool:
-        """Whether a token sees only earlier ones (t5: in its decoder)."""
+        """Return whether a token sees only earlier ones (t5: in its decoder)."""
         return self.family != "bert"
 
     @property
     def positions(self) -> str:
-        """How a layer knows the order of its tokens: learned, relative or rotary."""
+        """Kind of position encoding: learned, relative or rotary."""
         of_family = {"t5": "relative", "llama": "rotary"}.get(self.family, "learned")
         return "relative" if self.attention.memory_segments else of_family
 
@@ -160,7 +160,7 @@ class ModelShape:
 
     @property
     def is_only_predicted(self) -> bool:
-        """Whether `models` builds no such network yet, and formulas alone know it.
+        """Return whether `models` builds no such network yet, and formulas alone know it.
 
         The one mixture that it builds is Mixtral's, whose experts have no width of their own.
         """
@@ -231,7 +231,7 @@ _FIELDS: list[tuple[str, Callable[[Any], bool], str]] = [
         "a window for each layer",
     ),
 ]
-"""What each field may be by itself: numbers also come from a command line, as they are typed."""
+"""Limits of each field by itself: numbers also come from a command line, as they are typed."""
 
 
 def _check(shape: ModelShape) -> None:
@@ -251,7 +251,7 @@ def _check(shape: ModelShape) -> None:
 
 
 def _are_whole(numbers: tuple[object, ...], least: int) -> bool:
-    """Whether all are whole numbers from ``least``: `_is_whole` of many at once."""
+    """Return whether all are whole numbers from ``least``: `_is_whole` of many at once."""
     return set(map(type, numbers)) == {int} and min(numbers) >= least and max(numbers) < _MAX  # type: ignore[type-var,operator]
 
 
@@ -344,7 +344,7 @@ class BlockKind:
     """Blocks of a model that compute alike."""
 
     num: int
-    """How many there are."""
+    """Number of layers of this kind."""
     decoder: bool = False
     """With cross-attention (t5)."""
     dense: bool = False
@@ -381,7 +381,7 @@ class Parameters:
     norms: int
     """Norms of the blocks, and the final ones."""
     head: int
-    """What only the logits use: 0 in a tied GPT-2."""
+    """Parameters that only the logits use: 0 in a tied GPT-2."""
 
     @property
     def total(self) -> int:

@@ -38,7 +38,10 @@ def find(text: str) -> ModelShape:
 
 
 def note_of(text: str, shape: ModelShape) -> str | None:
-    """What a model's name says that its shape here has not: a tower, another attention; or None."""
+    """Return a note on what a model's name says and its shape here has not.
+
+    A tower, another attention; or None.
+    """
     short = text.strip().rpartition("/")[2]
     plain = _plain(short)
     for name, (_, note) in _stand_ins().items():
@@ -47,16 +50,10 @@ def note_of(text: str, shape: ModelShape) -> str | None:
     words = set(re.split(r"[ _.-]+", short.lower()))
     if _is_name(short) and words & set(wordlist("towers")):
         return f"{short} is priced as its language model, {shape.name}, without its other tower"
-    if _is_name(short) and _pointed(short) != _pointed(shape.name) and _is_beginning(short, shape):
-        return f"{short} is read as {shape.name}, the only known name that begins so"
+    if _is_name(short) and known(short) is None and _other_name(short) is None:
+        if (whole := _only_beginning(short)) is not None and _pointed(whole) != _pointed(short):
+            return f"{short} is read as {whole}, the only known name that begins so"
     return None
-
-
-def _is_beginning(short: str, shape: ModelShape) -> bool:
-    """Return whether a name was only the beginning of the model's."""
-    return (
-        known(short) is None and _other_name(short) is None and _only_beginning(short) == shape.name
-    )
 
 
 def _is_name(text: str) -> bool:
@@ -172,7 +169,10 @@ _WITH_SIZE = r"(?<![\w.])(\d+(?:\.\d+)?)b(?:-a\d+(?:\.\d+)?b)?(?:[ _-]*moe)?(?![
 
 
 def _is_of_size(shape: ModelShape, text: str) -> bool:
-    """Whether no number with a point says another size: a Sheared-LLaMA-1.3B is none of 13B."""
+    """Return whether no number with a point says another size.
+
+    A Sheared-LLaMA-1.3B is none of 13B.
+    """
     stated = re.search(r"(?<![\da.])(\d+\.\d+) ?b(?![a-z])", text.lower())
     size = float(stated[1]) * 1e9 if stated else parameters(shape).total
     return abs(math.log(parameters(shape).total / size)) < 1.0
@@ -199,7 +199,7 @@ _BESIDE = {"instruct", "chat", "base", "hf", "it", "pt", "meta", "preview", "bf1
 }
 """Words of a model's name that do not change its shape."""
 _TUNED = re.compile(r"q?lora|dora|r=?\d+|unsloth|bnb|\d-?bit")
-"""What is said behind a model's name of how it is tuned: ``Phi-4 QLoRA r=16``."""
+"""Words behind a model's name that say how it is tuned: ``Phi-4 QLoRA r=16``."""
 _VERSION = re.compile(r"v\d+\.\d+|2[45]\d\d")
 _SIZE = re.compile(r"\s*(\d+(?:\.\d+)?)\s*([bBmM])\s*")
 
@@ -232,7 +232,7 @@ def _llamas() -> list[tuple[int, ModelShape]]:
 
 
 def _is_beside(word: str) -> bool:
-    """Whether a word of a model's name does not change its shape."""
+    """Return whether a word of a model's name does not change its shape."""
     return word in _BESIDE or bool(_TUNED.fullmatch(word) or _VERSION.fullmatch(word))
 
 
@@ -274,7 +274,7 @@ _SHORTEST = 5
 
 
 def with_layers(text: str, layers: int) -> str:
-    """How `find` is asked for a model of the same width with so many layers in each stack."""
+    """Return the text by which `find` finds a model with so many layers in each stack."""
     family, colon, _ = text.partition(":")
     if colon and family in FAMILIES:
         decoder = f",num_decoder_layers={layers}" if family == "t5" else ""

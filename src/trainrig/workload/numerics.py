@@ -39,26 +39,27 @@ class Formats:
     """Bytes of one number, by what it is."""
 
     compute: int
-    """What products read and write."""
+    """Bytes of a number that products read and write."""
     product_input: float
-    """What a product keeps of its input: a byte with Transformer Engine's fp8, whose linear layers
-    save what they have quantised (its documentation; DeepSeek-V3's report, section 3.3.3), with
-    scales of blocks their share of it."""
+    """Bytes of a number that a product keeps of its input: a byte with Transformer Engine's fp8,
+    whose linear layers save what they have quantised (its documentation; DeepSeek-V3's report,
+    section 3.3.3), with scales of blocks their share of it."""
     residual: int
     """The stream between the blocks."""
     softmax: int
     """The softmax's result, where scores are kept."""
     norm_input: int
-    """Of RMSNorm written out, what its weights multiply: the stream's type, fp32 in Gemma."""
+    """Bytes of a number that a written-out RMSNorm's weights multiply: the stream's type, fp32 in
+    Gemma."""
     head_norm_input: int
-    """What the weights of written-out norms of heads multiply, which read a product's result."""
+    """Bytes of a number that written-out norms of heads multiply, which read a product's result."""
     autocast: bool
     scheme: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Norms:
-    """Which norms a block has, and how they are run."""
+    """Norms of a block, and their kernels."""
 
     rms: bool
     """Norms are RMSNorm."""
@@ -74,7 +75,7 @@ class Norms:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BlockKernels:
-    """How a block's operations are run, and which there are."""
+    """Kernels of a block's operations."""
 
     stack: str
     """One of `kernels.STACKS`: what is run where a framework brings kernels of its own."""
@@ -108,7 +109,7 @@ class BlockKernels:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LossKernels:
-    """How a language model's loss is run."""
+    """Return the kernels of a language model's loss."""
 
     fused: bool
     """The logits never exist whole: `models.loss`, Liger's fused linear cross-entropy."""
@@ -122,7 +123,7 @@ class LossKernels:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Adapters:
-    """What is trained beside frozen weights."""
+    """Adapters that are trained beside frozen weights."""
 
     frozen: bool
     """Weights have no gradients (LoRA)."""
@@ -136,7 +137,7 @@ class Adapters:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Numerics:
-    """What follows from a layout's words for a model."""
+    """Formats and kernels that follow from a layout's words for a model."""
 
     formats: Formats
     norms: Norms
@@ -198,7 +199,7 @@ def _formats(shape: ModelShape, layout: Layout, *, is_fused: bool) -> Formats:
 
 
 def _block_kernels(shape: ModelShape, layout: Layout) -> BlockKernels:
-    """How a block's operations are run."""
+    """Return the kernels of a block's operations."""
     facts, traits, choices = facts_of(shape), layout.traits, layout.kernels
     brings_kernels = "fused" in choices.stack or traits.models.own_kernels
     fused = brings_kernels or choices.stack == "compiled"
@@ -235,7 +236,7 @@ def _stack(layout: Layout, *, is_fused: bool) -> str:
 
 
 def _loss_kernels(facts: FamilyFacts, layout: Layout, kernels: BlockKernels) -> LossKernels:
-    """How a language model's loss is run."""
+    """Return the kernels of a language model's loss."""
     traits, loss = layout.traits, layout.kernels.loss
     is_liger = kernels.native and kernels.flash and not traits.models.splits_vocabulary
     usually_fused = traits.models.own_models or is_liger
@@ -248,7 +249,10 @@ def _loss_kernels(facts: FamilyFacts, layout: Layout, kernels: BlockKernels) -> 
 
 
 def in_eight_bits(layout: Layout) -> bool:
-    """Whether Transformer Engine's linear layers run it: inputs and weights wait in fp8, too."""
+    """Return whether Transformer Engine's linear layers run it.
+
+    Inputs and weights wait in fp8, too.
+    """
     return layout.precision.compute == "fp8" and layout.traits.models.own_kernels
 
 
@@ -260,7 +264,7 @@ def scheme_of(layout: Layout) -> str:
 
 
 def has_dropout(shape: ModelShape, layout: Layout) -> bool:
-    """As the layout says; otherwise where it was usual: with the older kernels and families."""
+    """Return whether there is dropout: as the layout says, else where it was usual."""
     usual, traits, kernels = facts_of(shape).dropout, layout.traits, layout.kernels
     is_older = kernels.stack in ("eager", "fused") or bool(kernels.plain_attention)
     rules = (
@@ -313,8 +317,8 @@ class States:
     frozen: float
     """A weight that is not trained, where adapters are: narrow, but where all are said wide."""
     frozen_ends: float
-    """Likewise of embedding, final norm and head: beside quantised blocks fp32 under autocast
-    (peft's `prepare_model_for_kbit_training` widens what is not quantised)."""
+    """Bytes of a frozen number of embedding, final norm and head: beside quantised blocks fp32
+    under autocast (peft's `prepare_model_for_kbit_training` widens what is not quantised)."""
     weight_copies: float
     """Narrow copies that autocast keeps until backward has used them (`Stage.copies`)."""
     eight_bits: float
@@ -327,7 +331,7 @@ class States:
     master: float
     moments: float
     update: float
-    """What the update itself needs besides, at its worst."""
+    """Bytes for a parameter that the update itself needs besides, at its worst."""
     paged: float
     """Moments that lie in pages of the host and pass the link for each update (bitsandbytes' paged
     optimizers; they stay where there is room, and there is none where it matters)."""

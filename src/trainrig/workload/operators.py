@@ -45,7 +45,7 @@ COPY_DIRECTIONS = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Work:
-    """What one call of an operation costs."""
+    """FLOPs and bytes of one call of an operation."""
 
     flops: int
     num_bytes: int
@@ -300,8 +300,9 @@ counted by hand from the tensors that each of them takes and makes."""
 STATE_PRODUCTS = {"ssd": 2, "delta": 3, "lightning": 2}
 """Products of a token with the state, each way."""
 _TRITON = 1.35
-"""How much longer such kernels take than these bytes at a stream's rate: 8 x 8192 tokens with 64
-heads of 128 take 6.0 ms forward on a B200 (flashinfer's pull request 4078), 48 of the 68 bytes."""
+"""Factor by which such kernels take longer than these bytes at a stream's rate: 8 x 8192 tokens
+with 64 heads of 128 take 6.0 ms forward on a B200 (flashinfer's pull request 4078), 48 of the 68
+bytes."""
 
 
 def residual(name: str, elements: int, dtype: str) -> Operator:

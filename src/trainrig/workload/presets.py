@@ -278,7 +278,7 @@ def named(name: str) -> ModelShape:
 
 
 _CLOSE = 0.78
-"""How alike a name must be to be asked about: whisper is no pegasus, FLUX no bart."""
+"""Likeness from which a name is asked about: whisper is no pegasus, FLUX no bart."""
 _MOST_SHOWN = 60
 
 

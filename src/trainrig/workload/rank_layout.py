@@ -22,7 +22,7 @@ class RankAxes:
     tp: int | None = None
     """Ranks that every matrix of a block is split over."""
     sequence_parallel: bool | None = None
-    """What tensor parallelism does not split is split along the sequence; None: no such group."""
+    """True if the sequence is split where tensors are not; None: no tensor parallelism."""
     pp: int | None = None
     interleave: int | None = None
     """Pipeline stages that this rank holds."""
@@ -63,9 +63,9 @@ class RankPrecision:
 
     compute: str = field(metadata={"key": "precision"})
     fp8_recipe: str | None = None
-    """How torchao scales what the blocks' matrices multiply; None: no 8-bit layers."""
+    """torchao's scaling of the blocks' 8-bit products; None: no 8-bit layers."""
     tf32: bool | None = None
-    """Whether products of fp32 numbers round them to TF32; None: no GPU."""
+    """True if products of fp32 numbers round them to TF32; None: no GPU."""
     gradient: str | None = field(default=None, metadata={"key": "gradient_precision"})
     master: str | None = field(default=None, metadata={"key": "master_precision"})
     state: str | None = field(default=None, metadata={"key": "state_precision"})
@@ -78,9 +78,9 @@ class RankOptimizer:
     name: str | None = field(default=None, metadata={"key": "optimizer"})
     """The optimizer's class; None: it is named in its framework's own words."""
     fused: bool | None = field(default=None, metadata={"key": "fused_optimizer"})
-    """Whether its kernels are fused; None: its framework fuses wherever they are installed."""
+    """True if its kernels are fused; None: its framework fuses wherever they are installed."""
     offload: bool | None = None
-    """Whether the optimizer's weights wait in the host's memory; None: the host computes."""
+    """True if the optimizer's weights wait in the host's memory; None: the host computes."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -92,7 +92,7 @@ class RankKernels:
     attention_kernel: str | None = None
     """The kernels that torch chose for scaled_dot_product_attention."""
     liger: bool | None = None
-    """Whether modules run Liger's code; None: not of a framework that has the option."""
+    """True if modules run Liger's code; None: not of a framework that has the option."""
     replaced: str | None = field(default=None, metadata={"key": "kernels"})
     """Another project's in place of a module's own: ``LigerRMSNorm, LigerSwiGLUMLP``."""
 
@@ -103,7 +103,7 @@ class RankCommunication:
 
     transport: str | None = None
     p2p: bool | None = None
-    """Whether the first GPU reaches the others directly; None: there is none, or no other."""
+    """True if the first GPU reaches the others directly; None: there is none, or no other."""
     gradient_collectives: int | None = None
     """Collectives that sum gradients over data-parallel ranks in a step."""
     exchanges: tuple[Exchange, ...] | None = None
@@ -121,7 +121,7 @@ class RankHost:
     loader_workers: int | None = None
     """Processes that read for another framework."""
     pinned: bool | None = None
-    """Whether samples come from memory that a GPU copies from by itself; None: no GPU."""
+    """True if samples come from memory that a GPU copies from by itself; None: no GPU."""
     allocator: str | None = None
     """Options of torch's allocator."""
 

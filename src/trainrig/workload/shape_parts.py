@@ -139,7 +139,7 @@ class OutputHead:
     """The matrix that makes logits, and what they are of."""
 
     tied: bool = True
-    """Whether the logits' matrix is the token embedding."""
+    """True if the logits' matrix is the token embedding."""
     scale_logits: bool = False
     """Logits are divided by √h (t5 with a tied embedding)."""
     shortlist: int = 0

@@ -16,7 +16,7 @@ from trainrig.workload.model import ModelShape
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SpanSizes:
-    """How much of a sample is corrupted: the same for every sample of that length."""
+    """Corrupted tokens and spans of a sample, alike for every sample of that length."""
 
     num_tokens: int
     """Tokens of text in a sample."""
@@ -54,7 +54,9 @@ def span_sizes_for(input_len: int, density: float = 0.15, mean: float = 3.0) -> 
 
 
 def written_tokens(shape: ModelShape, seq: int) -> int:
-    """What a decoder writes in training for ``seq`` tokens read: a step's ``target_seq_len``.
+    """Return the tokens that a decoder writes in training for ``seq`` tokens read.
+
+    A step's ``target_seq_len``.
 
     0 for a model without a decoder of its own.  UsageError where no span fits.
     """

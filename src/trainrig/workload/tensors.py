@@ -48,7 +48,7 @@ class Weight:
 
 
 def rows_of(rows: int, ranks: int, rank: int = 0) -> int:
-    """Of ``rows`` that are dealt out in equal parts, rounded up, those of one rank."""
+    """Return the share of ``rows`` of one rank, dealt out in equal parts, rounded up."""
     part = -(-rows // ranks)
     return max(0, min(part, rows - rank * part))
 
@@ -93,7 +93,7 @@ def block_tensors(shape: ModelShape, *, decoder: bool = False) -> list[Weight]:
 
 
 def embedding_tensors(shape: ModelShape) -> list[Weight]:
-    """What the first pipeline stage has besides blocks."""
+    """Return the tensors of the first pipeline stage besides blocks."""
     rows = {"tokens": shape.vocab}
     if shape.positions == "learned":
         rows["positions"] = shape.position.max_positions
@@ -118,7 +118,10 @@ def embedding_tensors(shape: ModelShape) -> list[Weight]:
 
 
 def head_tensors(shape: ModelShape) -> list[Weight]:
-    """What the last pipeline stage has besides blocks; a tied head's matrix is the embedding."""
+    """Return the tensors of the last pipeline stage besides blocks.
+
+    A tied head's matrix is the embedding.
+    """
     if shape.family == "bert":
         weights = _linear("transform", shape.hidden, shape.hidden, True, None)
         return [

@@ -27,13 +27,13 @@ def answer(case: Case) -> Prediction:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CaseErrors:
-    """How far off a prediction is; None where nothing was measured."""
+    """Errors of a prediction against what was measured; None where nothing was."""
 
     measured_step_s: float | None
     time: float | None
     """Predicted seconds of a step over measured ones, less one."""
     is_inside: bool | None
-    """Whether the measured time lies in the 80 % interval."""
+    """True if the measured time lies in the 80 % interval."""
     memory: float | None
 
 

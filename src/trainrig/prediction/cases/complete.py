@@ -16,13 +16,13 @@ from trainrig.prediction.scenario import NOTHING, Question, check_values, questi
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Case:
-    """What a row asks."""
+    """The question of one row of a table."""
 
     question: Question
     presumed: tuple[str, ...] = ()
     """Options that were not given, and for which a default other than "none" stands."""
     measured: Mapping[str, float] = field(default_factory=dict)
-    """What was measured, by column."""
+    """Measured values by column."""
 
 
 def check_row(row: CaseRow) -> None:

@@ -84,7 +84,7 @@ def memory_options(
 
 
 def _name(change: Change) -> str:
-    """As an option is called."""
+    """Return the option that a change is named by."""
     return option_of(next(iter(change))).removeprefix("--")
 
 
@@ -164,27 +164,27 @@ class OptionEffect:
     """One change of a layout that may need less memory, and what it brings."""
 
     option: str
-    """What is changed: micro-batch, recompute, zero, tp, pp, …"""
+    """Option that is changed: micro-batch, recompute, zero, tp, pp, …"""
     change: str
-    """As options of a command line."""
+    """Change as options of a command line."""
     verdict: str
     """One of `verdict.VERDICTS`."""
     memory_bytes_per_gpu: int
     saved_bytes: int
     """Less than before, on the fullest GPU."""
     sample_time_s: float
-    """Of a step over its samples."""
+    """Seconds of a step over its samples."""
     slower: float
-    """That over what it was."""
+    """Ratio of `sample_time_s` to that before the change."""
     host_memory_bytes_per_node: int
-    """Of a node's own memory, for what is offloaded."""
+    """Bytes of a node's own memory, for what is offloaded."""
     layout: Layout
     """After it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Fit:
-    """Whether a layout fits, and what would make it."""
+    """Verdict on one layout's memory, with the changes that would make it fit."""
 
     question: Question
     capacity: float
@@ -210,7 +210,7 @@ class Fit:
 
 
 def fit(question: Question) -> Fit:
-    """Whether a layout fits, and what to do about it."""
+    """Return whether a layout fits, and the changes that would make it."""
     rates, shape, layout = question.cluster.rates(), question.shape, question.layout
     can_flash = has_flash(question.cluster.chip, layout.precision.compute)
     trial = _Trial(shape, rates, can_flash, question.cluster.host_memory)
@@ -281,7 +281,7 @@ def largest_fitting(most: int, fits: Callable[[int], bool]) -> int:
 
 @dataclass(frozen=True, slots=True)
 class _Trial:
-    """Where options are tried."""
+    """Model, rates and limits by which changed layouts are tried."""
 
     shape: ModelShape
     rates: Rates

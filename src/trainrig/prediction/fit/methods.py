@@ -37,7 +37,7 @@ class Reach:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MethodFit:
-    """Whether one way to train fits."""
+    """Verdict on one way to train: all weights, LoRA or QLoRA."""
 
     method: str
     """One of `adapters.METHODS`."""
@@ -46,7 +46,7 @@ class MethodFit:
     verdict: str
     """One of `verdict.VERDICTS`."""
     tokens_per_s: float | None
-    """Of all GPUs; None where it does not fit."""
+    """Tokens/s of all GPUs; None where it does not fit."""
     micro_batch: Reach
     """Samples at once on a rank, the sequence as asked."""
     seq_len: Reach
@@ -76,7 +76,7 @@ class FitAnswer:
 
     @property
     def verdict(self) -> str:
-        """Of the way that was asked about."""
+        """Verdict of the method that was asked about."""
         return self.asked_fit.verdict
 
 
@@ -139,7 +139,7 @@ def method_of(question: Question) -> str:
 
 
 def _by(options: Options, method: str) -> dict[str, Any]:
-    """The same options for another method: what belongs to adapters alone goes with them."""
+    """Return the options for another method: what belongs to adapters alone goes with them."""
     remaining = {
         name: value for name, value in options.items() if name not in ("method", "quantize")
     }

@@ -81,11 +81,11 @@ class AttentionRates:
     """Rate of the memory-efficient kernel, which takes TF32, against flash attention's, forward and
     backward."""
     lanes: tuple[float, float] = (0.5, 0.4)
-    """Likewise in fp32, against products in fp32: no tensor core is waited for, and what flash
+    """Element rates in fp32, against products in fp32: no tensor core is waited for, and what flash
     attention reaches of a generation's tensor cores says nothing of it."""
 
     is_current: bool = False
-    """Whether plain flash attention is today's library, whose rates these are as they stand."""
+    """True if plain flash attention is today's library, whose rates these are as they stand."""
 
     def direction(self, kernels: str, backward: bool) -> Direction:
         """Plain flash attention is an older generation's; fused stacks bring their own."""
@@ -112,7 +112,7 @@ class Rates:
     host_link: float
     """B/s between host memory and device, one direction."""
     host_link_shared: float = 0.0
-    """Likewise where a node has several devices, which share lanes; 0: as one alone."""
+    """B/s between host and a device where a node's devices share lanes; 0: as one alone."""
     disk: float
     """B/s that a disk reads or writes."""
     host_memory: float = field(default=120e9)
@@ -126,12 +126,12 @@ class Rates:
     spread: Mapping[str, float] = field(default_factory=dict)
     """Relative uncertainty (one standard deviation) of each of OPERATIONS."""
     provenance: Mapping[str, str] = field(default_factory=dict)
-    """Of each of OPERATIONS, in words."""
+    """Origin of the rates of each of OPERATIONS, in words."""
     supports_non_tn_fp8: bool = False
-    """Whether fp8 products take operands in any order of memory (Blackwell; Transformer Engine's
+    """True if fp8 products take operands in any order of memory (Blackwell; Transformer Engine's
     `is_non_tn_fp8_gemm_supported`): elsewhere each is transposed, as well as narrowed."""
     graphed: bool = False
-    """Whether NVIDIA's recipes for the chip launch from CUDA graphs: nearly all of those in
+    """True if NVIDIA's recipes for the chip launch from CUDA graphs: nearly all of those in
     Megatron-Bridge's perf_recipes for data centers' Blackwell do, and hardly any for Hopper, of
     which H200 and H20 are (v0.6)."""
     untuned: float = 1.0
@@ -140,8 +140,8 @@ class Rates:
     plain: float = 1.0
     """Share of a stream's rate that torch's own kernels reach, which nothing fuses."""
     unsure: float = 0.0
-    """What a step's interval is wider by (natural logarithm) where nobody published anything of
-    chips of this class."""
+    """Additional half width of a step's interval (natural logarithm) where nobody published
+    anything of chips of this class."""
 
     def matmul(
         self,

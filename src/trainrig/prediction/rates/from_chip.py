@@ -64,7 +64,7 @@ _ARCHITECTURES = {
 
 
 class Class(NamedTuple):
-    """What chips of one generation share: [class.…] of rates.toml, where each is explained."""
+    """Constants of one generation of chips: [class.…] of rates.toml explains each."""
 
     cap: float
     lanes: float
@@ -127,12 +127,14 @@ def class_of(chip: Chip) -> str:
 
 
 def fuses_attention(chip: Chip) -> bool:
-    """Whether flash attention is built for the chip: from 2020 on, and not left out."""
+    """Return whether flash attention is built for the chip: from 2020 on, and not left out."""
     return (chip.product.year or 2020) >= 2020 and not leaves_scores(chip)
 
 
 def leaves_scores(chip: Chip) -> bool:
-    """Whether a training's scores lie in the chip's memory, whatever the library's default is.
+    """Return whether a training's scores lie in the chip's memory.
+
+    Whatever the library's default is.
 
     AOTriton is built for AMD's gfx90a and later of CDNA and gfx11 and later of RDNA; XPU's fused
     kernel was forward alone until torch 2.11.
@@ -141,13 +143,16 @@ def leaves_scores(chip: Chip) -> bool:
 
 
 def widens_bf16(chip: Chip) -> bool:
-    """Whether nothing on the chip multiplies bf16: operands are widened, at half of fp32's rate."""
+    """Return whether nothing on the chip multiplies bf16.
+
+    Operands are widened, at half of fp32's rate.
+    """
     kind = _class(class_of(chip))
     return kind.widened < 1.0 and peak(chip, "bf16") is None and peak(chip, "fp32") is not None
 
 
 def is_graphed(chip: Chip) -> bool:
-    """Whether NVIDIA's recipes for the chip launch from CUDA graphs (`Rates.graphed`).
+    """Return whether NVIDIA's recipes for the chip launch from CUDA graphs (`Rates.graphed`).
 
     They do on data centers' Blackwell.  Flags and tables ask this alone; a chip's year says nothing
     of it: an H200 is of 2024, and a Hopper.
@@ -156,22 +161,25 @@ def is_graphed(chip: Chip) -> bool:
 
 
 def has_cuda_graphs(chip: Chip) -> bool:
-    """Whether torch records graphs on the chip: CUDA's, or HIP's under ROCm (torch.cuda.graph)."""
+    """Return whether torch records CUDA or HIP graphs on the chip (torch.cuda.graph)."""
     return chip.vendor in ("NVIDIA", "AMD")
 
 
 def runs_graphs(chip: Chip) -> bool:
-    """Whether the chip runs graphs that its compiler has fused: XLA's, Neuron's or Gaudi's."""
+    """Return whether the chip runs graphs that its compiler has fused.
+
+    XLA's, Neuron's or Gaudi's.
+    """
     return _GRAPHS.match(chip.name) is not None
 
 
 _GRAPHS = re.compile(r"TPU v[4-9]|TPU[7-9]|Trainium|Gaudi")
-"""Of TPUs those whose compiler has fused attention, too."""
+"""Names of chips with graph compilers: of TPUs those with fused attention."""
 _WIDE_TPUS = ("TPU v6e", "TPU7x")
 _PLAIN = ("CDNA 1.0", "RDNA 2.0", "Xe-HPC", "Xe-HPG", "Xe2-HPG")
 TERA = 1e12
 LINKS = ("nvlink", "pcie", "ici", "hccs", "none")
-"""What may be said of the link inside a node; None: the chip's own."""
+"""Words for the link inside a node; None: the chip's own."""
 _DTYPES = ("fp32", "tf32", "bf16", "fp16", "fp8", "int8")
 # Where a chip has no unit for a dtype, products run in the first of these that it has.
 _INSTEAD = {
@@ -305,7 +313,10 @@ def _sustained(chip: Chip, kind: Class) -> tuple[Mapping[str, float], str]:
 
 
 def takes_any_order(chip: Chip) -> bool:
-    """Whether fp8 products take operands in any order of memory: `Rates.supports_non_tn_fp8`."""
+    """Return whether fp8 products take operands in any order of memory.
+
+    `Rates.supports_non_tn_fp8`.
+    """
     return class_of(chip) == "blackwell"
 
 
@@ -383,7 +394,7 @@ _FLASH2 = ("A100", "A800", "A30")
 
 
 def power_slows(chip: Chip, power: float | None) -> float:
-    """What a power limit below the chip's own leaves of its products' rate."""
+    """Return the share of a product's rate that a power limit leaves."""
     if not power or not chip.board.tdp:
         return 1.0
     return float(min(1.0, power / chip.board.tdp) ** constants()["matmul"]["power_exponent"])
@@ -491,11 +502,11 @@ def _of_torus(chip: Chip) -> dict[str, Any]:
 
 
 _CUBES = ("TPU v4", "TPU v5p", "TPU7x")
-"""Of three dimensions."""
+"""TPU generations whose torus has three dimensions."""
 
 
 def _host_memory(chip: Chip) -> float:
-    """Of what such chips are usually put into."""
+    """Return the memory bandwidth of hosts that such chips are usually in."""
     if _is_consumer(chip):
         return _DESKTOP_MEMORY
     return max(
@@ -504,7 +515,7 @@ def _host_memory(chip: Chip) -> float:
 
 
 def _lanes(chip: Chip) -> int | None:
-    """Of each of several."""
+    """Return the B/s to the host of each of several devices."""
     return _SHARED_LANES if _is_consumer(chip) else chip.pcie.lanes
 
 

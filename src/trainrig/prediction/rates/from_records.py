@@ -129,7 +129,7 @@ def _curve(rule: Rates, points: list[Record]) -> tuple[tuple[float, float], ...]
 
 
 def _endurance(sustained: list[Record], points: list[Record]) -> float:
-    """What a long run keeps of a short one's rate, for the shape that both were measured at."""
+    """Return a long run's rate over a short one's, for the shape that both were measured at."""
     for long in sustained:
         for short in points:
             same = all(short.case[axis] == long.case[axis] for axis in ("m", "k", "n"))
@@ -166,7 +166,7 @@ def _with_streams(rule: Rates, points: list[Record]) -> Rates:
 
 
 def _streamed(points: list[Record]) -> list[Record]:
-    """What scaling and adding reach cold, noisy or not; copies where there are none.
+    """Return the records of cold scaling and adding, noisy or not; copies where there are none.
 
     Their harmonic mean counts, since a step does all of them.  Another operation than these moves
     no more bytes and computes: on a processor a cold gelu is four times as slow.

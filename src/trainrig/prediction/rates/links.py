@@ -36,7 +36,7 @@ FACTORS = {
     "broadcast": 1.0,
     "all_to_all": 1.0,
 }
-"""How often a rank's link carries the buffer: the collectives that are known."""
+"""Times that a rank's link carries the buffer, by collective."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -58,14 +58,14 @@ class Link:
     multicast: float = 0.0
     """Rate of a switch's own reduction, of ``bandwidth``; 0: it has none."""
     contention: float = 1.0
-    """Of what a collective takes from computation beside it: fewer channels take less."""
+    """Share of the usual slowdown of computation: fewer channels take less."""
     unsure: float = 0.0
     """Relative, more than other links: what it goes through is not stated."""
     shares: tuple[float, ...] = (1.0,)
     """Share of ``bandwidth`` that a group of 1, 2, 3, … devices has, where no switch joins them;
     larger groups have the last one's."""
     axes: int = 1
-    """Of a torus, along each of which a collective goes around in turn; 1: a ring of all."""
+    """Dimensions of a torus, which a collective goes along in turn; 1: a ring of all."""
 
     def begin(self, ranks: Number) -> Real:
         """s before the bytes of a collective of ``ranks`` move."""
@@ -86,7 +86,7 @@ class Link:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Links:
-    """What connects a machine's devices."""
+    """Links between a machine's devices, and their collectives."""
 
     inside: Link
     """Between the devices of one node; ``bandwidth`` of each device."""

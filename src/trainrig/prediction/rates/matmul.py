@@ -28,7 +28,7 @@ from trainrig.workload.operators import dtype_bytes
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MatmulRates:
-    """What a chip's products of matrices run at."""
+    """Rates of a chip's matrix products, by number format."""
 
     sustained: Mapping[str, float]
     """FLOP/s of a very large product by dtype (OP/s for integers)."""

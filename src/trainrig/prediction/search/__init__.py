@@ -52,7 +52,7 @@ class Candidate:
 
     @property
     def is_pipeline(self) -> bool:
-        """Whether its simulation is another number than the closed form."""
+        """Return whether its simulation is another number than the closed form."""
         return bool(self.layout.mesh.pp > 1) and self.layout.pipeline.schedule != "dualpipe"
 
     @property
@@ -74,15 +74,15 @@ class Candidate:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Ranking:
-    """What a search came to."""
+    """Result of a search."""
 
     considered: int
     """Legal layouts."""
     fitting: int
     seconds: float
-    """Of predicting and ranking by the closed form."""
+    """Seconds of predicting and ranking by the closed form."""
     simulation_seconds: float
-    """Of simulating the fastest of them: 0 where none was."""
+    """Seconds of simulating the fastest of them; 0 where none was."""
     best: tuple[Candidate, ...]
     """The fastest that fit, best first; where none fits the smallest, as ``fits`` says."""
     front: tuple[Candidate, ...]
@@ -214,7 +214,7 @@ def _place(candidate: Candidate, space: Space, rates: Rates) -> int:
 
 
 def _undominated(needs: NDArray[np.float64]) -> NDArray[np.bool_]:
-    """Which of some layouts, fastest first, need less memory than every faster one."""
+    """Return which layouts, fastest first, need less memory than every faster one."""
     lowest = np.minimum.accumulate(needs)
     return np.concatenate([[True], lowest[1:] < lowest[:-1]])
 
@@ -253,7 +253,7 @@ def price(space: Space, layout: Layout, rates: Rates) -> Candidate:
 
 
 def _fits_host(space: Space, layout: Layout) -> Any:
-    """Whether a node's memory holds what is offloaded."""
+    """Return whether a node's memory holds what is offloaded."""
     if space.host_memory is None:
         return True
     return host_bytes(space.shape, layout) <= space.host_memory

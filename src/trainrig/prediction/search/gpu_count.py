@@ -32,7 +32,7 @@ _EQUAL = 0.03
 _STALE = 6
 """Counts in turn, each half as many again, that are no quicker: then larger ones are not tried."""
 _DOUBLINGS = 5
-"""Of the global batch that are tried for a proposal."""
+"""Doublings of the global batch that are tried for a proposal."""
 _MORE_IN_TIME = 4
 """Counts in time, besides the first power of two, whose GPU-days are compared."""
 _BESIDE = 4
@@ -45,7 +45,7 @@ class Budget:
 
     cluster: Cluster
     days: float
-    """That the best layout takes."""
+    """Days that the best layout takes."""
     tried: int = 1
     """Counts of GPUs that were searched."""
     neighbours: tuple[Budget, ...] = ()
@@ -142,7 +142,10 @@ def _proposal(counts: _Counts, days: float, reached: float) -> str:
 
 
 def _gpus_needed(counts: _Counts, days: float) -> Budget:
-    """As `gpus_needed`; where no count is in time, the quickest, of endless days where none is."""
+    """Return the budget of `gpus_needed`.
+
+    Where no count is in time, the quickest, of endless days where none is.
+    """
     quickest, slow, tried = _first_in_time(counts, days)
     if quickest is None:
         return Budget(cluster=counts.cluster, days=math.inf, tried=tried)
@@ -192,7 +195,10 @@ def _first_in_time(counts: _Counts, days: float) -> tuple[Budget | None, int, in
 
 
 def _neighbours(counts: _Counts, best: Budget) -> tuple[Budget, ...]:
-    """What the nearest other counts take: any within a tray, whole trays, whole nodes beyond."""
+    """Return the budgets of the nearest other counts.
+
+    Any within a tray, whole trays, whole nodes beyond.
+    """
     gpus, cluster = best.cluster.gpus, counts.cluster
     fewer = [gpus - n * _step(gpus - 1, cluster) for n in range(1, _BESIDE + 1)]
     more = [gpus + n * _step(gpus, cluster) for n in range(1, _BESIDE + 1)]

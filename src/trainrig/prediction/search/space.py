@@ -45,7 +45,7 @@ LEAST_PART = 4096
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Space:
-    """What is searched through."""
+    """Layouts that a search goes through."""
 
     shape: ModelShape
     base: Layout
@@ -57,7 +57,7 @@ class Space:
     """The program that runs an engine's layouts, and what it does by default, by the engine."""
     recompute: Sequence[str] = RECOMPUTE
     schedules: Sequence[str] = ("1f1b", "gpipe", "zb", "zbv")
-    """Of pipelines; DualPipe by its name alone."""
+    """Schedules of pipelines; DualPipe by its name alone."""
     host_memory: float | None = None
     """B of a node's memory, for what is offloaded; None: no limit."""
     micro_batch: int | None = None

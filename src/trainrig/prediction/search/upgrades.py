@@ -39,17 +39,17 @@ _KNOWN = (
 
 
 Change = tuple[str, Callable[[Cluster], Cluster]]
-"""What an upgrade says, with numbers, and what it does; UsageError where it cannot be had."""
+"""Text of an upgrade with numbers, and its effect; UsageError where it cannot be had."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Ranked:
-    """What an upgrade brings."""
+    """One upgrade with its gain."""
 
     name: str
     says: str
     present: str
-    """What the machines have in its place now."""
+    """Value that the machines have in its place now."""
     tokens_per_s: float | None = None
     """With it; None where it cannot be had."""
     gain: float | None = None

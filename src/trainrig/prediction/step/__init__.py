@@ -59,7 +59,7 @@ class StepTime:
     faster: Any
     """Half width of the 80 % interval towards shorter steps, as a natural logarithm."""
     slower: Any
-    """Likewise towards longer ones."""
+    """Half width of the interval towards longer times."""
 
     @property
     def total(self) -> Any:
@@ -90,7 +90,7 @@ class StepTime:
 
 
 PARTS = tuple(f.name for f in dataclasses.fields(StepTime))[:-3]
-"""What adds up to a step."""
+"""Parts that add up to a step."""
 
 
 def predict_step(
@@ -144,7 +144,7 @@ class _Loads(NamedTuple):
     forward: Array
     backward: Array
     again: Array
-    """What is recomputed before the backward."""
+    """Seconds of recomputation before a block's backward."""
     last: Array
     """Head and loss."""
     first: Array
@@ -161,24 +161,24 @@ class _Stage(NamedTuple):
     """The device waits for the host's launches."""
     gap_backward: Array
     ends: Array
-    """Of the passes, what the stage computes besides its blocks: a third of it in the forward."""
+    """Seconds that a stage computes besides its blocks: a third of it in the forward."""
 
 
 class _Data(NamedTuple):
     """Seconds of what data-parallel ranks exchange, as far as nothing hides it."""
 
     forward: Array
-    """Of a block's forward, its weights."""
+    """Seconds of gathering weights in a block's forward."""
     backward: Array
-    """Of a block's backward, weights and gradients."""
+    """Seconds of weights and gradients in a block's backward."""
     once: Array
-    """Of a step, what is not exchanged with every micro-batch."""
+    """Seconds a step that are not exchanged with every micro-batch."""
     total: Array
-    """Of a step, all of it."""
+    """Seconds a step of all data-parallel exchanges."""
     hidden_backward: Array
     """Behind a block's backward."""
     overlapped: Array
-    """Of a step, behind computation."""
+    """Seconds a step that run behind computation."""
 
 
 def compose(profile: Profile, c: Constants, named: dict[str, Array] | None = None) -> StepTime:
@@ -237,7 +237,10 @@ def compose(profile: Profile, c: Constants, named: dict[str, Array] | None = Non
 def _of_blocks(
     p: Profile, device: _Loads, host: _Loads, data: _Data, c: Constants
 ) -> dict[str, Array]:
-    """What a simulation starts from: seconds of a block's passes, of ends, messages and weights."""
+    """Return the input of a simulation.
+
+    Seconds of a block's passes, of ends, messages and weights.
+    """
     return {
         "device_forward": device.forward,
         "device_backward": device.backward + device.again,
@@ -299,7 +302,9 @@ def _busiest(p: Profile, device: _Loads, host: _Loads, c: Constants) -> tuple[_S
 def _data(
     p: Profile, device: _Loads, stage: _Stage, block: tuple[Array, Array], c: Constants
 ) -> _Data:
-    """What data-parallel ranks exchange, beside a block's passes of ``block`` seconds.
+    """Return the seconds that data-parallel ranks exchange.
+
+    Beside a block's passes of ``block`` seconds.
 
     Weights are gathered, and gradients scattered, with every micro-batch
     (`Exchanges.every_micro_batch`) beside the block's own passes; or once a step beside the last
@@ -355,7 +360,10 @@ def _bubble(
 
 
 def _exposed_offload_time(p: Profile, windows: tuple[Array, Array], c: Constants) -> Array:
-    """What the device waits for the host, beside a micro-batch's passes of those seconds."""
+    """Return the seconds that the device waits for the host.
+
+    Beside a micro-batch's passes of those seconds.
+    """
     if p.host.offload is NOTHING:
         return 0.0 * windows[0]
     return waited_for(Offload(*p.host.offload), p.pipeline.micro_batches, windows, c)
@@ -380,7 +388,9 @@ def _hosts(p: Profile, alone: _Loads, c: Constants) -> _Loads:
 
 
 def _split(p: Profile, block: Array, c: Constants) -> tuple[Array, Array]:
-    """What tensor and context parallel add to a micro-batch, beside blocks of those seconds.
+    """Return the seconds that tensor and context parallel add to a micro-batch.
+
+    Beside blocks of those seconds.
 
     And for how long a block waits for them each way, in which weights and gradients move.
     """
@@ -392,11 +402,11 @@ def _split(p: Profile, block: Array, c: Constants) -> tuple[Array, Array]:
 def _exposed_all_to_all(
     p: Profile, exchanged: Array, computed_and_gaps: tuple[Array, Array], c: Constants
 ) -> tuple[Array, Array]:
-    """What the way to experts adds to a micro-batch, and what of it runs beside computation.
+    """Return the exposed and the hidden seconds of a micro-batch's all-to-all.
 
-    ``computed_and_gaps``: seconds of computation, and of waiting for the host.  All of that goes without
-    the processors that are given up (how many is set once, for a whole training); where this would
-    cost more than it hides, nobody gives them up, and nothing is hidden.
+    ``computed_and_gaps``: seconds of computation, and of waiting for the host.  All of that goes
+    without the processors that are given up (how many is set once, for a whole training); where
+    this would cost more than it hides, nobody gives them up, and nothing is hidden.
     """
     computed, gaps = computed_and_gaps
     hidden = smaller(p.communication.all_to_all_overlap * exchanged, c.hidden * (computed + gaps))
@@ -407,7 +417,7 @@ def _exposed_all_to_all(
 
 
 def _ends(p: Profile, loads: _Loads) -> Array:
-    """What the busiest stage computes, or launches, besides its blocks.
+    """Return the seconds of the busiest stage besides its blocks.
 
     Of several it is an end, as far as that is more than the blocks which the end lacks.
     """
@@ -434,7 +444,7 @@ def _all_stages(p: Profile, device: _Loads, host: _Loads, weights: Array) -> Arr
 
 
 def _half_widths(parts: dict[str, Any], p: Profile, c: Constants) -> dict[str, Any]:
-    """Of the interval, each way."""
+    """Return the interval's half widths: towards shorter and longer times."""
     unsure = _uncertainty(parts, p.communication.link_unsure)
     return {name: hypotenuse(getattr(c, name) * unsure, p.unsure) for name in ("faster", "slower")}
 
@@ -490,7 +500,7 @@ def _products(p: Profile, load: Array, c: Constants) -> Array:
 def _overlap(
     exchanged: Array, computed: Array, lost: Array, c: Constants, share: Array = 1.0
 ) -> tuple[Array, Array]:
-    """What a collective adds beside a computation, which loses a share, and what is hidden.
+    """Return the seconds that a collective adds to a computation beside it, and those hidden.
 
     ``share``: share of either during which the other may run.
     """

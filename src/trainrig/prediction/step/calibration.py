@@ -52,7 +52,7 @@ class Constants:
     of 108 to 132 processors (NCCL's channels) and move each byte through memory three times.
     Between 0.1 (few channels, as over PCIe) and 0.5."""
     sliced: float = 0.1
-    """Likewise of tensor parallel's user buffers, which copy engines move (Transformer Engine's
+    """Contention of tensor parallel's user buffers, which copy engines move (Transformer Engine's
     ring exchange): memory's share alone.  Between 0 and `contention`."""
     send: float = 1.2
     """Sends between pipeline stages against the same alone."""
@@ -64,7 +64,7 @@ class Constants:
     """Half width of the 80 % interval towards shorter steps, against the uncertainty that the parts
     add up to: one step in ten is expected below it."""
     slower: float = 2.0
-    """Likewise towards longer ones, beyond which is one in ten.  It is the wider side: what a
+    """Half width towards longer times, beyond which is one in ten.  It is the wider side: what a
     program does besides, that nobody prints, only adds."""
 
 

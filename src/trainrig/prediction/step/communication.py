@@ -25,8 +25,8 @@ from trainrig.workload.operators import dtype_bytes
 Array = Any
 
 _SLICES = 4
-"""Of a product whose result is sent while it is computed: the first, or last, has nothing beside
-it.  Transformer Engine's pipelined overlap has four by default."""
+"""Slices of a product whose result is sent while it is computed: the first, or last, has nothing
+beside it.  Transformer Engine's pipelined overlap has four by default."""
 _WHOLE = ("none", "ddp", "dataparallel")
 """Schemes that leave weights and gradients whole."""
 _STYLE = dict.fromkeys(("adamw", "sgd", "adafactor", "muon", "galore"), "multi")
@@ -240,7 +240,7 @@ def _tensor(mesh: MeshSizes, rates: Rates) -> dict[str, Array]:
 
 
 def _context(mesh: MeshSizes, rates: Rates) -> tuple[Array, Array]:
-    """What the ranks that share a sequence exchange for a block: exposed, and beside attention.
+    """Return the seconds a block of context parallelism: exposed, and beside attention.
 
     On a ring keys and values pass all ranks while these work on the last ones; backward they pass
     again, and their gradients come back.  Gathered, they are there before attention begins.  By
@@ -287,7 +287,7 @@ def _pipeline(mesh: MeshSizes, rates: Rates) -> dict[str, Array]:
 
 
 def data_parallel(mesh: MeshSizes, rates: Rates, head: float) -> dict[str, Array]:
-    """What torch.nn.DataParallel exchanges for each micro-batch, with nothing beside it.
+    """Return the seconds that torch.nn.DataParallel exchanges for each micro-batch, unhidden.
 
     GPU 0 has all samples, weights and sums: it sends token numbers (ids, labels, mask, 8 bytes
     each) and every weight before forward, collects the outputs behind it, gradients after backward

@@ -34,7 +34,7 @@ class DeviceTimes:
     """One micro-batch on one device."""
 
     forward: DeviceTime
-    """Of an average block, as are the next two."""
+    """Seconds of an average block, as the next two."""
     backward: DeviceTime
     recompute: DeviceTime
     first: DeviceTime
@@ -70,12 +70,12 @@ _READ = attrgetter(
     *("framework", "scheme", "context", "precision", "kernels", "moe", "lora"),
     *("mesh.cp", "batch.seq_len", "batch.target_seq_len"),
 )
-"""What pricing reads of a layout besides its sizes and, for what is computed again, its
+"""Fields of a layout that pricing reads besides its sizes and, for what is computed again, its
 recomputation."""
 _SIZES_READ = attrgetter(
     *("mesh.tp", "mesh.sequence_parallel", "mesh.ep", "mesh.expert_tp", "batch.micro")
 )
-"""What it reads of sizes, which may be arrays."""
+"""Sizes of a layout that pricing reads, which may be arrays."""
 
 
 def _priced(shape: ModelShape, layout: Layout, rates: Rates, head: float) -> DeviceTimes:
@@ -156,7 +156,7 @@ def _known(rates: Rates) -> dict[object, Any]:
 
 
 def _shared(rates: Rates) -> dict[object, Any]:
-    """What is known of rates that are alike in all that one device computes by.
+    """Return the known times of rates that are alike in all that one device computes by.
 
     Links, memory and power are not: tables have many networks of one chip.
     """
@@ -172,7 +172,7 @@ def _shared(rates: Rates) -> dict[object, Any]:
 _RATES_READ = attrgetter(
     *("matmuls", "streams", "attentions", "launch", "graphed", "supports_non_tn_fp8", "plain")
 )
-"""What pricing reads of rates."""
+"""Fields of rates that pricing reads."""
 
 
 def _frozen(value: Any) -> Any:
@@ -219,7 +219,9 @@ def _blocks(
 
 
 def _again(shape: ModelShape, parts: list[Operator], layout: Layout) -> list[Operator]:
-    """What is run once more: all of a block, or (selective) what is cheap beside what it saves.
+    """Return the operators that run once more.
+
+    All of a block, or (selective) what is cheap beside what it saves.
 
     Selective means the core of attention in Megatron, and wherever scores are kept; with a fused
     attention elsewhere it is torch's: attention and every second product are kept.  Of latent
@@ -347,10 +349,10 @@ def launch_seconds(layout: Layout, rates: Rates, *, of_layers: bool = False) -> 
 
 
 _LEFT_OF_LAUNCHES = {"none": 1.0, "layers": 0.3, "runtime": 0.3, "iteration": 0.0}
-"""Of the host's time beside graphs of layers: exchanges between graphs, and of a mixture what
-depends on how many tokens each expert gets; or where no Python stands between kernels.  Presumed:
-no document says it.  A whole iteration is one launch (Megatron-Core's FullCudaGraphWrapper holds
-all passes, OptimizerCudaGraphWrapper the rest)."""
+"""Share of the host's time that stays beside graphs of layers: exchanges between graphs, and of a
+mixture what depends on how many tokens each expert gets; or where no Python stands between
+kernels.  Presumed: no document says it.  A whole iteration is one launch (Megatron-Core's
+FullCudaGraphWrapper holds all passes, OptimizerCudaGraphWrapper the rest)."""
 
 
 def _scaled(products: Iterable[Product]) -> list[tuple[Any, int]]:
@@ -474,7 +476,7 @@ def _alignment_of_heads(n: Any, k: Any, dtype: str, layout: Layout) -> Any:
 
 
 def _alignment(n: Any, k: Any, dtype: str, unaligned: float, half: float) -> Any:
-    """How much longer a product takes whose rows do not begin where tensor cores load them.
+    """Return the factor by which unaligned rows make a product longer.
 
     NVIDIA's guide asks for multiples of 16 bytes, best of 128: below, operands are loaded word by
     word (heads 108 wide), or with half as wide accesses (1800 columns against 1792).

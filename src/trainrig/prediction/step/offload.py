@@ -118,7 +118,7 @@ def offloaded(mesh: MeshSizes, rates: Rates) -> Offload:
 
 
 def _turns(mesh: MeshSizes, mine: Array) -> Array:
-    """How much longer copies take where each bucket's owners wait for those of the one before.
+    """Return the factor by which copies take longer where owners of buckets take turns.
 
     1 where all of a rank's ``mine`` parameters are in one bucket, which all ranks copy at once; up
     to the number of ranks, where buckets are so small that each has one owner, who copies alone.

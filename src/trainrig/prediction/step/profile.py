@@ -52,7 +52,9 @@ Array = Any
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Computation:
-    """What one device computes; DeviceTimes are four each: products, attention, streams, launches.
+    """Seconds that one device computes.
+
+    DeviceTimes are four each: products, attention, streams, launches.
 
     Times of passes are those of an average block and one micro-batch.
     """
@@ -79,7 +81,7 @@ class Computation:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PipelineStages:
-    """How layers and micro-batches pass through pipeline stages."""
+    """Sizes of pipeline stages, and micro-batches that pass through them."""
 
     layers: Array
     stage_layers: Array
@@ -139,12 +141,12 @@ class Exchanges:
     """Share of what collectives usually take from computation beside them (`Link.contention`);
     where nothing runs beside anything (`Overlap.collectives`), all that there is."""
     link_unsure: Array
-    """What the link inside a node adds to the uncertainty of what is exchanged (`Link.unsure`)."""
+    """Uncertainty of exchanges by the link inside a node (`Link.unsure`)."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HostWork:
-    """What the host does for a step besides launching kernels."""
+    """Seconds of the host's work in a step besides launching kernels."""
 
     grad_accum_launch: Array
     """Seconds for each layer: its gradients are added to the accumulated ones, one by one."""
@@ -165,7 +167,7 @@ class Profile:
     communication: Exchanges
     host: HostWork
     unsure: Array
-    """What the chip's class adds to the half width of the interval (natural logarithm)."""
+    """Addition of the chip's class to the half width of the interval (natural logarithm)."""
 
     @classmethod
     def of(cls, *, unsure: Array, **values: Array) -> Profile:
@@ -197,13 +199,19 @@ _PARTS: dict[str, Any] = {
 
 
 def _bucket(mesh: MeshSizes) -> Array:
-    """Of ZeRO 2 by buckets; those of ZeRO 3 are as small as blocks."""
+    """Return the share of a step in ZeRO 2's last bucket.
+
+    Those of ZeRO 3 are as small as blocks.
+    """
     share = smaller(mesh.layout.traits.ranks.bucket / larger(mesh.trained, 1), 1.0)
     return choose(mesh.zero == 2, share, 0.0)
 
 
 def _in_lanes(precision: str, rates: Rates) -> bool:
-    """Whether products are fp32's: also where the library has nothing quicker for TF32 (ROCm)."""
+    """Return whether products are fp32's.
+
+    Also where the library has nothing quicker for TF32 (ROCm).
+    """
     sustained = rates.matmuls.sustained
     is_same = precision == "tf32" and sustained.get("tf32") == sustained.get("fp32")
     return precision == "fp32" or is_same
@@ -216,7 +224,7 @@ def profile(
     head: float = 1.0,
     computed: Computed | None = None,
 ) -> Profile:
-    """What a step of each layout is made of; ``head``: share of tokens with logits.
+    """Return the parts of each layout's step; ``head``: share of tokens with logits.
 
     Numbers for one layout whose sizes are, arrays for many; ``computed``: of these, where it is
     known already (`price_blocks`).
@@ -274,21 +282,21 @@ def profile(
 
 
 _COMPUTED = ("forward", "backward", "recompute", "first", "last")
-"""What `device_times` prices."""
+"""Fields that `device_times` prices."""
 
 
 class Computed(NamedTuple):
-    """What many layouts compute: blocks are priced once for each unique share."""
+    """Device times of many layouts: blocks are priced once for each unique share."""
 
     times: DeviceTimes
-    """Of unique shares."""
+    """Device times of unique shares."""
     num: int
     """Unique shares."""
     where: Array
     """Each layout's place among them."""
 
     def part(self, where: slice) -> Computed:
-        """Of some of the layouts."""
+        """Return the device times of some of the layouts."""
         return self._replace(where=self.where[where])
 
 
@@ -326,7 +334,7 @@ def _dealt(layout: Layout, computed: Computed) -> dict[str, Array]:
 
 
 def _is_newest(layout: Layout, rates: Rates) -> bool:
-    """Whether fused attention is no older software's."""
+    """Return whether fused attention is no older software's."""
     is_current = layout.kernels.stack == "flash" and rates.attentions.is_current
     return is_current or layout.kernels.stack in ("flash+fused", "compiled")
 
@@ -352,7 +360,7 @@ def _grad_accum_launch(mesh: MeshSizes, rates: Rates) -> Array:
 
 
 def _zero3_gather_launch(mesh: MeshSizes, rates: Rates) -> Array:
-    """Of matrices; each expert has its own where they are modules.
+    """Return ZeRO 3's gather calls; each expert has its own where they are modules.
 
     Norms and adapters are small, and stay (DeepSpeed's `stage3_param_persistence_threshold` of 1e5
     numbers): their hooks find nothing to gather.
@@ -369,7 +377,7 @@ def _zero3_gather_launch(mesh: MeshSizes, rates: Rates) -> Array:
 
 
 _PERSISTENT = 0.25
-"""Of a gathered matrix' calls, those of weights that are never sharded: presumed."""
+"""Share of gather calls for weights that are never sharded: presumed."""
 
 
 def _adds_inside(mesh: MeshSizes) -> Array:
@@ -381,7 +389,7 @@ def _adds_inside(mesh: MeshSizes) -> Array:
 
 
 def _added(mesh: MeshSizes) -> Array:
-    """How often a gradient is read or written for each micro-batch, to add up what it has.
+    """Return how often a gradient is read or written for each micro-batch that is added up.
 
     A first one's stays as it is; torch 1 zeroed in place what lay there, and added to that.  Into a
     buffer each is added; of a single micro-batch Megatron's products write it (since 2022).

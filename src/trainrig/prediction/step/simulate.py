@@ -45,7 +45,7 @@ class Stages:
 
     forward: Array
     backward: Array
-    """Of the inputs alone, where ``weights`` has the rest."""
+    """Seconds of the inputs' backward alone, where ``weights`` has the rest."""
     weights: Array
     """Gradients of weights, where the schedule computes them apart; zeros elsewhere."""
     send: Array
@@ -59,7 +59,7 @@ class Stages:
 
 
 def orders(schedule: str, ranks: int, groups: int, batches: int) -> tuple[tuple[Task, ...], ...]:
-    """What each rank computes, in order: Megatron-LM's, GPipe's, ZB-H1's or ZB-V's."""
+    """Return the tasks of each rank, in order: Megatron-LM's, GPipe's, ZB-H1's or ZB-V's."""
     if schedule == "gpipe":
         order = [(FORWARD, 0, i) for i in range(batches)] + [
             (BACKWARD, 0, i) for i in range(batches)
@@ -196,7 +196,10 @@ def _needed(rank: int, task: Task, ranks: int, groups: int) -> tuple[int, int, i
 def _needed_folded(
     rank: int, task: Task, ranks: int, _groups: int
 ) -> tuple[int, int, int, int] | None:
-    """As `_needed`, where the second group of each rank is on the way back."""
+    """Return the needed task.
+
+    As `_needed`, where the second group of each rank is on the way back.
+    """
     kind, group, batch = task
     if kind == WEIGHTS:
         return rank, BACKWARD, group, batch

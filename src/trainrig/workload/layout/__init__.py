@@ -70,7 +70,7 @@ class Layout:
     """
 
     framework: str = NATIVE
-    """Whose program trains."""
+    """Engine that trains, one of FRAMEWORKS."""
     mesh: Mesh = part(Mesh)
     sharding: Sharding = part(Sharding)
     pipeline: PipelineOrder = part(PipelineOrder)
@@ -148,12 +148,15 @@ class Layout:
 
     @property
     def autocasts(self) -> bool:
-        """Whether torch's autocast narrows whole fp32 weights, as around a model of others."""
+        """Return whether torch's autocast narrows whole fp32 weights.
+
+        As around a model of others.
+        """
         return self.traits.models.autocasts and self.scheme != "fsdp"
 
     @property
     def traits(self) -> EngineTraits:
-        """What its framework does by itself."""
+        """Traits of the layout's engine."""
         return FRAMEWORKS[self.framework]
 
     @property
@@ -163,7 +166,7 @@ class Layout:
 
     @property
     def spread(self) -> LayoutKind:
-        """What of it tells who usually runs it."""
+        """Facts that decide which program usually runs the layout."""
         return LayoutKind(
             schedule=self.pipeline.schedule,
             split=_any(self.mesh.tp * self.mesh.pp * self.mesh.cp, 2),
@@ -201,7 +204,7 @@ class Layout:
 
     @property
     def overlaps_experts(self) -> bool:
-        """Whether kernels with processors of their own take tokens to experts beside computation.
+        """Return whether kernels on processors of their own dispatch tokens beside computation.
 
         It is what DualPipe has two micro-batches on a rank for (arXiv 2412.19437, section 3.2.1).
         """
@@ -210,7 +213,7 @@ class Layout:
 
     @property
     def context(self) -> str:
-        """How ranks that share a sequence exchange it: `cp_comm`, or the framework's way."""
+        """Exchange of ranks that share a sequence: `cp_comm`, or the framework's way."""
         return self.traits.models.context if self.mesh.cp_comm == "auto" else self.mesh.cp_comm
 
     @property
@@ -241,11 +244,11 @@ class Layout:
 
     @property
     def is_one(self) -> bool:
-        """Whether its sizes are plain numbers: one layout, and no array of them."""
+        """Return whether its sizes are plain numbers: one layout, and no array of them."""
         return _WHOLE.issuperset(map(type, _sizes_of(self)))  # asked many times for each layout
 
     def __len__(self) -> int:
-        """How many layouts this is."""
+        """Return the number of layouts."""
         if self.is_one:
             return 1
         import numpy as np
@@ -311,7 +314,7 @@ def _check(rules: Iterable[Rule], pairing: Pairing) -> None:
 
 
 def is_legal(shape: ModelShape, layout: Layout) -> bool:
-    """Whether one layout can be run."""
+    """Return whether one layout can be run."""
     try:
         check_layout(shape, layout)
     except UsageError:
@@ -330,7 +333,7 @@ def legal_mask(shape: ModelShape, layout: Layout) -> NDArray[np.bool_]:
 
 
 def layout_warnings(layout: Layout) -> tuple[str, ...]:
-    """What can be run and is seldom meant."""
+    """Return warnings about a layout that can be run and is seldom meant."""
     if layout.mesh.tp <= layout.mesh.gpus_per_node:
         return ()
     return (

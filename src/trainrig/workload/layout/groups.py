@@ -72,7 +72,7 @@ def check_words(group: Any, known: Mapping[str, Collection[str]]) -> None:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RankMesh:
-    """How the ranks of one layout are arranged: as a block of tp · cp · dp · pp."""
+    """Arrangement of one layout's ranks: a block of tp · cp · dp · pp."""
 
     tp: int = 1
     pp: int = 1
@@ -105,11 +105,11 @@ class Mesh:
     cp: int = 1
     """Devices that share each sequence (context parallel)."""
     cp_comm: str = "auto"
-    """How they exchange it.  ring: keys and values go round, each rank has one stretch of tokens;
-    zigzag: likewise, with an early and a late stretch each, so that causal attention is dealt
-    evenly; all-gather: keys and values of all before attention (Llama 3, arXiv 2407.21783, 3.3.2);
-    ulysses: tokens against heads, all-to-all (DeepSpeed-Ulysses, arXiv 2309.14509).
-    auto = as the framework does (`Layout.context`)."""
+    """Exchange of ranks that share a sequence.  ring: keys and values go round, each rank has one
+    stretch of tokens; zigzag: likewise, with an early and a late stretch each, so that causal
+    attention is dealt evenly; all-gather: keys and values of all before attention (Llama 3, arXiv
+    2407.21783, 3.3.2); ulysses: tokens against heads, all-to-all (DeepSpeed-Ulysses, arXiv
+    2309.14509). auto = as the framework does (`Layout.context`)."""
     ep: Whole = 1
     """Data-parallel ranks that share the experts of a mixture (expert parallel)."""
     whole_experts: int = 0
@@ -144,12 +144,13 @@ class Mesh:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Sharding:
-    """What data-parallel ranks shard, and torch's wrapper around them."""
+    """Sharding over data-parallel ranks, and torch's wrapper around them."""
 
     WORDS: ClassVar[Mapping[str, Collection[str]]] = {"parallel": PARALLEL}
 
     zero: Whole = 0
-    """What is sharded over data parallel: 1 optimizer, 2 gradients too, 3 weights too (FSDP)."""
+    """Stage of ZeRO: sharded over data parallel are 1 optimizer, 2 gradients too, 3 weights too
+    (FSDP)."""
     shard_size: Whole = 0
     """Ranks that share one copy when zero > 0 (hybrid sharding); 0 = all of data parallel."""
     parallel: str = "auto"
@@ -174,7 +175,7 @@ class PipelineOrder:
 
     @property
     def v_schedule(self) -> bool:
-        """Whether the first rank has the model's last stage, too."""
+        """Return whether the first rank has the model's last stage, too."""
         return self.schedule in ("zbv", "dualpipe")
 
     @property
@@ -214,7 +215,7 @@ class Precision:
     }
 
     compute: str = field(default="bf16", metadata={"key": "precision"})
-    """What products multiply, but for formats with scales of blocks."""
+    """Number format that products multiply, but for formats with scales of blocks."""
     scaled: str = ""
     """One of SCALED where numbers have a scale for each block; `compute` is what it is priced
     as."""
@@ -222,11 +223,11 @@ class Precision:
     """Mixed precision by fp32 masters of narrow weights, by autocast of fp32 weights, or none of
     it: everything in the narrow type.  auto = as the framework does (`numerics`)."""
     moments: str = "auto"
-    """What an optimizer keeps its moments in: fp32 beside fp32 weights or masters, else the narrow
+    """Number format of an optimizer's moments: fp32 beside fp32 weights or masters, else the narrow
     type; bf16 beside masters is DeepSeek-V3's (arXiv 2412.19437, section 3.3.3) and Megatron-Core's
     --exp-avg-dtype."""
     grad_reduce: str = "auto"
-    """What gradients are accumulated and reduced in; auto: as the framework does."""
+    """Number format that gradients are accumulated and reduced in; auto: as the framework does."""
     fp8_params: int = 0
     """1: of blocks' weights that are multiplied in fp8 there are no others beside their masters
     (Transformer Engine's fp8 parameters, Megatron-Core's --fp8-param-gather and, of NVFP4,
@@ -241,7 +242,10 @@ class Precision:
 
     @property
     def number_format(self) -> str:
-        """What products multiply: the precision, or the format with scales of blocks."""
+        """Return the number format of products.
+
+        The precision, or the format with scales of blocks.
+        """
         return self.scaled or self.compute
 
     @property
@@ -252,7 +256,7 @@ class Precision:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MemorySaving:
-    """What is computed again, moved to the host or updated early to save memory."""
+    """Options that save memory: recomputation, offload, early updates."""
 
     WORDS: ClassVar[Mapping[str, Collection[str]]] = {
         "recompute": RECOMPUTE,
@@ -267,7 +271,7 @@ class MemorySaving:
     optimizer_in_backward: int = 0
     """1: a weight is updated as soon as its gradient is there, which is then freed."""
     offload: str = "none"
-    """Where the optimizer and its states live."""
+    """Place of the optimizer and its states."""
     offload_checkpoints: int = 0
     """1: inputs of blocks that are computed again wait in the host's memory (Unsloth's gradient
     checkpointing; activation offloading of torchtune and TRL)."""
@@ -293,35 +297,35 @@ class KernelChoices:
     """1: attention keeps its scores although the other kernels are those of a fused one's time
     (Megatron-Core's --attention-backend unfused)."""
     dropout: str = field(default="auto", metadata={"key": "has_dropout"})
-    """Whether there is dropout, of whatever share; auto: where it was usual (`numerics`)."""
+    """True if there is dropout, of whatever share; auto: where it was usual (`numerics`)."""
     software: str = "current"
     """torch1: libraries around torch 1, which zeroed gradients in place instead of freeing them,
     and took a language model's loss from narrow logits."""
     cuda_graphs: str = "auto"
-    """What the host launches as CUDA graphs.  none: each kernel by itself; layers: pieces of layers
+    """Launches of the host as CUDA graphs.  none: each kernel by itself; layers: pieces of layers
     (Megatron-Core's --cuda-graph-impl local and transformer_engine), not their checkpointing, nor
     embedding, loss and optimizer; runtime: no graphs, but all kernels of a step are launched
     without Python (XLA, llm.c); iteration: all passes of a step at once (full_iteration).  auto =
     as `Layout.launched_as` says."""
     loss: str = "auto"
-    """How a language model's loss meets its logits.  whole: all at once, in torch's own operations;
-    chunked: they exist narrow, and are widened some rows at a time (torchtune's); fused: some rows
-    at a time, from hidden states to gradients (Liger's fused linear cross-entropy, ours).  auto: as
-    framework and kernels have it; a compiler's is one kernel over all logits."""
+    """Form of the logits at a language model's loss.  whole: all at once, in torch's own
+    operations; chunked: they exist narrow, and are widened some rows at a time (torchtune's);
+    fused: some rows at a time, from hidden states to gradients (Liger's fused linear cross-entropy,
+    ours).  auto: as framework and kernels have it; a compiler's is one kernel over all logits."""
 
     def __post_init__(self) -> None:
         check_words(self, self.WORDS)
 
     @property
     def is_flash(self) -> bool:
-        """Whether attention is one kernel and keeps no scores."""
+        """Return whether attention is one kernel and keeps no scores."""
         fused = "flash" in self.stack or self.stack == "compiled"
         return fused and not self.plain_attention
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Overlap:
-    """What runs beside computation."""
+    """Collectives and copies that run beside computation."""
 
     WORDS: ClassVar[Mapping[str, Collection[str]]] = {
         "collectives": OVERLAP,
@@ -329,7 +333,7 @@ class Overlap:
     }
 
     collectives: str = field(default="auto", metadata={"key": "overlap"})
-    """Which collectives run beside computation.  none: not even what torch's wrappers send ahead;
+    """Collectives that run beside computation.  none: not even what torch's wrappers send ahead;
     data: gradients beside backward, weights of ZeRO-1 beside forward; tensor: tensor parallel's
     too, in slices of the products before and behind them; experts, or all: tokens' way to experts
     as well, beside another micro-batch's computation, each of them once to a node (DualPipe and
@@ -340,8 +344,8 @@ class Overlap:
     """1: part of tokens' way to experts runs beside another micro-batch's computation, without
     processors set aside (Megatron-Core's --overlap-moe-expert-parallel-comm)."""
     offload: str = field(default="auto", metadata={"key": "offload_overlap"})
-    """What of an offloaded optimizer runs beside the device: nothing, copies, the update in turn
-    with them, or the update one step late; auto: as the framework does."""
+    """Parts of an offloaded optimizer that run beside the device: nothing, copies, the update in
+    turn with them, or the update one step late; auto: as the framework does."""
 
     def __post_init__(self) -> None:
         check_words(self, self.WORDS)
@@ -349,12 +353,12 @@ class Overlap:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Moe:
-    """How a mixture's experts are run, and how its tokens are dealt."""
+    """Options of mixtures: kernels of experts, and the deal of tokens."""
 
     WORDS: ClassVar[Mapping[str, Collection[str]]] = {"experts": EXPERTS}
 
     experts: str = "grouped"
-    """How a mixture's experts are run.  grouped: all in one product; sorted: likewise, of tokens
+    """Kernels of a mixture's experts.  grouped: all in one product; sorted: likewise, of tokens
     that a kernel of its own deals, not torch's operations; modules: one after the other, each a net
     of its own (transformers' Mixtral, Qwen and DeepSeek before its version 5); slices: likewise,
     each cut from one tensor of weights (its GraniteMoe)."""
@@ -387,7 +391,7 @@ class Lora:
     attention: attention's alone; qkv: those of queries, keys and values.  auto: as the framework
     does (`Layout.adapted`)."""
     quantize: str = "none"
-    """How the frozen matrices of the blocks are stored beside adapters (QLoRA); they are widened
+    """Format of the blocks' frozen matrices beside adapters (QLoRA); they are widened
     for each product."""
     code: str = field(default="peft", metadata={"key": "adapter_code"})
     """Implementation of adapters.  peft: each reads a copy of its input of its own under autocast,

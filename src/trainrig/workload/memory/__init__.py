@@ -112,7 +112,7 @@ def memory_peaks(stage: Stage) -> Iterator[Parts]:
 
 
 def _copies_all(layout: Layout, states: States) -> bool:
-    """Whether forward holds copies of weights that backward makes anew."""
+    """Return whether forward holds copies of weights that backward makes anew."""
     return layout.memory.recompute == "full" and states.weight_copies > 0
 
 
@@ -125,7 +125,7 @@ def _parts(
     copies: Bytes = 0.0,
     is_moving: bool = False,
 ) -> Parts:
-    """What stands at any moment, and what this one adds.
+    """Return the bytes by part at one moment of a step.
 
     ``passing``: the share of passing gradients that exist; ``copies``: bytes of narrow copies of
     weights; ``is_moving``: forward or backward, where weights are gathered and gradients leave.
@@ -150,14 +150,14 @@ class Memory:
     """Bytes on the GPU that needs most, at its worst moment, by part."""
 
     weights: Bytes
-    """What is computed with, narrow copies of it included."""
+    """Bytes of weights that are computed with, their narrow copies included."""
     gradients: Bytes
     master: Bytes
     """fp32 copies of narrow weights."""
     optimizer: Bytes
     """Moments, and what the update needs besides."""
     activations: Bytes
-    """What waits for backward, what is computed again, and gradients on their way."""
+    """Bytes that wait for backward, are computed again, or are gradients on their way."""
     logits: Bytes
     """Logits and loss, or what a chunked loss holds."""
     buffers: Bytes
@@ -165,23 +165,26 @@ class Memory:
     framework: Bytes
     """The context, libraries' workspaces, what the allocator cannot use; an estimate."""
     reserved: Bytes
-    """What the framework's allocator holds: without the context and what libraries take."""
+    """Bytes that the framework's allocator holds: without the context and what libraries take."""
     context: Bytes
     """Besides the allocator: the context, libraries, communicators."""
 
     @property
     def allocated(self) -> Bytes:
-        """What the framework's allocator hands out at its peak."""
+        """Bytes that the framework's allocator hands out at its peak."""
         return sum(getattr(self, name) for name in PARTS if name != "framework")
 
     @property
     def total(self) -> Bytes:
-        """What the card must have."""
+        """Bytes that a card must have for a step to end."""
         return self.allocated + self.framework
 
     @property
     def shown(self) -> Bytes:
-        """What the driver shows: with blocks that the allocator would give back if it had to."""
+        """Bytes that the driver shows.
+
+        With blocks that the allocator would give back if it had to.
+        """
         return self.reserved + self.context + overheads.CACHED * self.allocated
 
     @property
@@ -279,7 +282,7 @@ def peak_moment(shape: ModelShape, layout: Layout) -> str:
 
 
 def _moments(stage: Stage) -> tuple[str, ...]:
-    """What `memory_peaks` sums up, in its order."""
+    """Return the names of the moments that `memory_peaks` sums up, in its order."""
     plain = ("backward of the last plain block",) if stage.shape.num_decoder_layers else ()
     copied = ("the end of forward",) if _copies_all(stage.layout, stage.states) else ()
     return (

@@ -83,9 +83,9 @@ split for others do not hold them; more of them where blocks are computed again.
 these steps, 0.053 of what is allocated around it, fitted to no measured memory.  Logits that never
 exist whole count as activations; Megatron's are split, and dealt with in place."""
 CACHED = 0.12
-"""Of what is allocated: blocks since another phase of the run (first steps, evaluation), which are
-shown and not needed.  Chosen between none and a third (the interval below) with published rows in
-sight: 0.05, 0.09 and 0.12 were tried, and less showed too little on all sources."""
+"""Share of what is allocated: blocks since another phase of the run (first steps, evaluation),
+which are shown and not needed.  Chosen between none and a third (the interval below) with published
+rows in sight: 0.05, 0.09 and 0.12 were tried, and less showed too little on all sources."""
 
 _INTERVALS = {"allocated": (0.90, 1.10), "reserved": (0.80, 1.30), "device": (0.80, 1.30)}
 """Stated beforehand and never fitted: what `allocated` may be off by, and up to a third that the
@@ -129,7 +129,7 @@ def context(layout: Layout) -> Any:
 
 
 def interval(middle: Any, kind: str) -> tuple[Any, Any]:
-    """Where 8 of 10 lie, around what is allocated or, of the other kinds, reserved."""
+    """Return the 80 % interval around what is allocated or, of the other kinds, reserved."""
     low, high = (share * middle for share in _INTERVALS[kind])
     if kind == "device":
         return low + 0.3 * GIB, high + CONTEXT + COMMUNICATORS + GIB
@@ -161,14 +161,17 @@ _CHUNKS = 8
 
 
 def embedding_bytes(shape: ModelShape, numerics: Numerics, seq: int) -> float:
-    """Of one sample: token ids; BERT's norm keeps the sum; dropout its mask."""
+    """Return the bytes that the embedding keeps of one sample: token ids.
+
+    BERT's norm keeps the sum; dropout its mask.
+    """
     size = 8 * seq * (3 if shape.family == "bert" else 1)
     normed = numerics.formats.residual * shape.hidden * seq if shape.family == "bert" else 0
     return size + normed + (shape.hidden * seq if numerics.kernels.dropout else 0)
 
 
 def end_bytes(shape: ModelShape, numerics: Numerics, seq: int) -> float:
-    """Of one sample, between the last block and the logits."""
+    """Return the bytes of one sample between the last block and the logits."""
     wide = seq * shape.hidden
     if shape.family == "bert":  # dense, gelu, norm
         return wide * (2 * numerics.formats.compute + numerics.formats.residual)
@@ -210,12 +213,17 @@ _NARROW = 2
 
 
 def narrow_bytes(shape: ModelShape, layout: Layout, numerics: Numerics, rows: Any) -> Any:
-    """What `loss_bytes` takes less before backward begins: a fused loss has done its part then."""
+    """Return the bytes that `loss_bytes` takes less before backward begins.
+
+    A fused loss has done its part then.
+    """
     return 0 if numerics.loss.fused else _NARROW * rows * shape.num_logits / layout.mesh.tp
 
 
 def loss_rests(shape: ModelShape, layout: Layout, numerics: Numerics, rows: Any) -> Any:
-    """What the chunked loss holds until the step's end: gradients before their common factor.
+    """Return the bytes that the chunked loss holds until the step's end.
+
+    Gradients before their common factor.
 
     Ours adds up in fp32; Liger's kernel in the type that the head's matrix is held in, and not
     where that is frozen.

@@ -85,7 +85,7 @@ class Stage:
 
     @cached_property
     def end_parameters(self) -> Bytes:
-        """Of embedding, final norm and head, as far as they are on this stage, of one rank.
+        """Parameters of embedding, final norm and head on this stage, of one rank.
 
         The last of several stages holds a copy of an embedding that is the logits' matrix, too.
         """
@@ -97,7 +97,7 @@ class Stage:
 
     @cached_property
     def num_parameters(self) -> Bytes:
-        """Of one rank, before ZeRO."""
+        """Parameters of one rank, before ZeRO."""
         plain, crossed = self.blocks
         num = plain * self.block_parameters() + crossed * self.block_parameters(decoder=True)
         return self.layout.pipeline.stage_copies * num + self.end_parameters
@@ -117,7 +117,7 @@ class Stage:
         return self.states.weight_copies * num
 
     def block_parameters(self, *, decoder: bool = False) -> Bytes:
-        """Of one rank, of an average block; norms are whole on each.
+        """Return one rank's parameters of an average block; norms are whole on each.
 
         What is less than the matrices make (``vectors`` below 0: ALBERT's blocks share them) is
         less of the matrices, and split as they are.
@@ -134,7 +134,10 @@ class Stage:
 
     @cached_property
     def expert_parameters(self) -> Bytes:
-        """Of the experts of an average block, on one rank: other ranks share them than the rest."""
+        """One rank's parameters of an average block's experts.
+
+        Which other ranks share than the rest.
+        """
         shape = self.shape
         if not shape.moe.num_experts:
             return 0.0
@@ -323,7 +326,7 @@ class Stage:
 
     @cached_property
     def policy(self) -> str:
-        """Which tensors are kept."""
+        """Policy of the tensors that are kept."""
         if self.layout.memory.recompute == "selective":
             return selective_policy(self.shape, self.layout)
         return FULL if self.layout.memory.recompute == "full" else NONE
@@ -355,13 +358,16 @@ class Stage:
 
     @cached_property
     def _saved(self) -> tuple[Bytes, Bytes]:
-        """Of one block and micro-batch, by the policy: a plain one, and with cross-attention."""
+        """Saved bytes of one block and micro-batch, by the policy.
+
+        A plain one, and with cross-attention.
+        """
         plain, crossed = (self._bytes(items, self.policy) if items else 0 for items in self._lists)
         return plain, crossed
 
     @cached_property
     def _whole(self) -> tuple[Bytes, Bytes]:
-        """Likewise where every tensor is kept."""
+        """Saved bytes of one block and micro-batch where every tensor is kept."""
         if self.policy == NONE:
             return self._saved
         plain, crossed = (self._bytes(items, NONE) if items else 0 for items in self._lists)
@@ -369,7 +375,7 @@ class Stage:
 
     @cached_property
     def of_one(self) -> tuple[Bytes, Bytes]:
-        """What one micro-batch keeps: of plain blocks, and of those with cross-attention."""
+        """Bytes that one micro-batch keeps: of plain blocks, and of those with cross-attention."""
         plain, crossed = (n * saved for n, saved in zip(self.blocks, self._saved, strict=True))
         return plain, crossed
 
@@ -415,7 +421,7 @@ class Stage:
 
     @cached_property
     def early(self) -> Bytes:
-        """What the embedding keeps, for all micro-batches under way."""
+        """Bytes that the embedding keeps, for all micro-batches under way."""
         read, written = self._seqs
         size = overheads.embedding_bytes(self.shape, self.numerics, read)
         if self.shape.family == "t5":
@@ -425,7 +431,7 @@ class Stage:
 
     @cached_property
     def late(self) -> Bytes:
-        """What lies between the last block and the loss; T5 has another end after its encoder."""
+        """Bytes between the last block and the loss; T5 has another end after its encoder."""
         read, written = self._seqs
         size = overheads.end_bytes(self.shape, self.numerics, written)
         if self.shape.family == "t5":
@@ -462,7 +468,7 @@ class Stage:
 
     @cached_property
     def _gradients(self) -> tuple[Bytes, Bytes]:
-        """Of a plain block, and of one with cross-attention."""
+        """Bytes of gradients of a plain block, and of one with cross-attention."""
         read, written = self._seqs
         plain = self._gradients_of(read)
         return plain, plain if written == read else self._gradients_of(written)
@@ -523,7 +529,7 @@ class Stage:
 
     @cached_property
     def grads_add_up(self) -> Any:
-        """Whether gradients of earlier micro-batches are there during this one."""
+        """Return whether gradients of earlier micro-batches are there during this one."""
         return self.states.grads_add_up & (self.layout.batch.grad_accum > 1)
 
 

@@ -21,7 +21,7 @@ from trainrig.flat_keys import FlatKeys, part
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ModelTraits:
-    """How the engine's models compute, and what they keep."""
+    """Traits of how the engine's models compute, and of what they keep."""
 
     own_models: bool = False
     """Our models: a norm or a GELU is one kernel, the softmax wide, the loss in chunks, and there
@@ -40,19 +40,19 @@ class ModelTraits:
     recomputes_core: bool = False
     """Selective recomputation runs the core of attention again, a fused one, too."""
     recomputes_some: bool = False
-    """Of a stage's blocks as many may be computed again as one asks (--recompute-num-layers)."""
+    """A number of a stage's blocks may be computed again (--recompute-num-layers)."""
     adapts: str = "all"
     """Matrices with adapters where nobody says (`Lora.targets`).  peft's ``all-linear`` takes
     modules of torch's Linear, and experts that are one tensor (transformers 5; gpt-oss, Llama 4)
     are none; Megatron-Bridge's LoRA has one pair for a rank's experts (`share_expert_adapters`),
     and none for the router."""
     context: str = "zigzag"
-    """How ranks that share a sequence exchange it (`Mesh.cp_comm`)."""
+    """Exchange of ranks that share a sequence (`Mesh.cp_comm`)."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RankTraits:
-    """How ranks share weights, gradients and states, and which layouts go together."""
+    """Traits of how ranks share weights, gradients and states."""
 
     threads: bool = False
     """torch.nn.DataParallel goes around its models: one process, a thread for each GPU."""
@@ -114,7 +114,7 @@ class HostTraits:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EngineTraits:
-    """What an engine does where a layout does not say otherwise."""
+    """Traits of an engine, where a layout does not say otherwise."""
 
     models: ModelTraits = part(ModelTraits)
     ranks: RankTraits = part(RankTraits)

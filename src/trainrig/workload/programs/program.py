@@ -13,12 +13,12 @@ from typing import Any
 from trainrig.flat_keys import FlatKeys, part
 
 Since = bool | str | None
-"""Whether a program does something: always, since a month (``2024-01``), or not stated."""
+"""True if a program does something: always, since a month (``2024-01``), or not stated."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Spreading:
-    """How a model and a batch are spread over devices, and what these exchange."""
+    """Spread of a model and a batch over devices, and their exchanges."""
 
     shards_weights: bool | None = None
     """ZeRO 3 where the stage is not stated."""
@@ -39,7 +39,7 @@ class Spreading:
     cp_comm: str = ""
     """One of CP_COMM."""
     overlap: str = ""
-    """What runs beside computation, one of OVERLAP."""
+    """Collectives beside computation, one of OVERLAP."""
     sends_once: bool | None = None
     """Tokens leave once for each node, not once for each expert there."""
     overlaps_dispatch: bool | None = None
@@ -57,7 +57,7 @@ class Numbers:
     """Formats of products, weights, gradients and states."""
 
     precision: str = ""
-    """Of products, where none is stated, on GPUs of NVIDIA."""
+    """Number format of products where none is stated, on GPUs of NVIDIA."""
     fp8: bool | None = None
     """Products are of fp8 where no format is stated, on chips that have it."""
     fp4: Since = None
@@ -80,7 +80,7 @@ class Numbers:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Code:
-    """What a model's operations are run by."""
+    """Kernels and runtime of a model's operations."""
 
     other_runtime: bool | None = None
     """It runs on neither torch nor XLA for GPUs."""
@@ -107,7 +107,7 @@ class Code:
     mixtures_graphed: Since = None
     """Mixtures on x86 hosts, too, are launched so; not stated: as other models are."""
     drops: str = ""
-    """Whether it trains with the dropout that models of a family are published with."""
+    """True if it trains with the dropout that models of a family are published with."""
     masked_logits: bool | None = None
     """Its BERT gathers masked tokens before the head."""
     loss: str = ""
@@ -117,12 +117,12 @@ class Code:
     fuses_loss: Since = None
     """Logits never exist whole."""
     compiles_loss: Since = None
-    """What is compiled holds the loss, too: before, blocks alone; not stated: it does."""
+    """Compiled code holds the loss, too: before, blocks alone; not stated: it does."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Saving:
-    """What saves memory, and whose bytes are told."""
+    """Defaults that save memory, and whose bytes the log prints."""
 
     recompute: str = ""
     """One of RECOMPUTE, of any training but a tuning of sharded weights that is checkpointed."""
@@ -139,12 +139,12 @@ class Saving:
     allocates_once: bool | None = None
     """Its memory comes from the driver at once, without an allocator that holds blocks."""
     logged_memory: str = ""
-    """Whose bytes its log prints: allocated, reserved or device."""
+    """Kind of bytes that its log prints: allocated, reserved or device."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Batches:
-    """How many samples of what length it trains on, and where adapters lie."""
+    """Samples, their length, and the matrices with adapters."""
 
     samples: int | None = None
     """Samples of a micro-batch."""
@@ -173,7 +173,7 @@ class ProgramDefaults:
     usual: Mapping[str, Any] = field(default_factory=dict)
     """Values by the flat keys of a layout."""
     adapters: Mapping[str, Any] = field(default_factory=dict)
-    """Likewise, where adapters are trained."""
+    """Values by the flat keys of a layout, where adapters are trained."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -181,17 +181,17 @@ class Program:
     """A program, or several that are named together."""
 
     key: str = ""
-    """What --framework takes; "": it is known from what others print alone."""
+    """Word that --framework takes; "": it is known from what others print alone."""
     name: str
     aliases: tuple[str, ...] = ()
     """Other words that --framework takes for it."""
     source: str = ""
-    """Where its defaults are documented."""
+    """Source of its defaults."""
     engine: str = ""
     """The engine that trains, one of FRAMEWORKS."""
     trains_as: str = ""
-    """How it spreads a model: megatron, deepspeed, or by torch's wrappers around Hugging Face's
-    models (fsdp, trainer); not stated: as the layout tells."""
+    """Scheme by which it spreads a model: megatron, deepspeed, or by torch's wrappers around
+    Hugging Face's models (fsdp, trainer); not stated: as the layout tells."""
     spreading: Spreading = part(Spreading)
     numbers: Numbers = part(Numbers)
     code: Code = part(Code)

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LayoutKind:
-    """What of a layout tells who runs it."""
+    """Facts about a layout that tell which program runs it."""
 
     schedule: str = "1f1b"
     split: bool = False

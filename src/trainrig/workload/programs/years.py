@@ -24,9 +24,9 @@ class SoftwareYear:
 
     year: int
     usual: Mapping[str, Any]
-    """Of programs on torch's own modules."""
+    """Values of programs on torch's own modules."""
     own: Mapping[str, Any]
-    """Of engines with kernels of their own, before `usual`."""
+    """Values of engines with kernels of their own, before `usual`."""
     source: str
 
     @property
