@@ -50,10 +50,11 @@ def note_of(text: str, shape: ModelShape) -> str | None:
     words = set(re.split(r"[ _.-]+", short.lower()))
     if _is_name(short) and words & set(wordlist("towers")):
         return f"{short} is priced as its language model, {shape.name}, without its other tower"
-    if _is_name(short) and known(short) is None and _other_name(short) is None:
-        if (whole := _only_beginning(short)) is not None and _pointed(whole) != _pointed(short):
-            return f"{short} is read as {whole}, the only known name that begins so"
-    return None
+    is_whole = not _is_name(short) or known(short) is not None or _other_name(short) is not None
+    whole = None if is_whole else _only_beginning(short)
+    if whole is None or _pointed(whole) == _pointed(short):
+        return None
+    return f"{short} is read as {whole}, the only known name that begins so"
 
 
 def _is_name(text: str) -> bool:
