@@ -462,7 +462,8 @@ def behind_siblings(
             own = [ratio * share for share in shares[index]]
             if min(map(len, shares.values())) == 1:  # a sustained run has one worker
                 others, own = [1.0], [ratio]
-            pairs.append((row, others, own, ratio))
+            if others and own:  # a point whose attempts are gone says nothing of scatter
+                pairs.append((row, others, own, ratio))
     scatter = shared_scatter([(others, own) for _, others, own, _ in pairs])
     least = 1 if scatter.freedom >= LEAST_FREEDOM else 2
     pairs = [pair for pair in pairs if min(len(pair[1]), len(pair[2])) >= least]

@@ -28,6 +28,8 @@ from trainrig.benchmarks.storage import BENCHMARK as STORAGE
 from trainrig.benchmarks.storage import storage_case
 from trainrig.benchmarks.training import BENCHMARK as TRAINING
 from trainrig.benchmarks.training import MAX_OTHER
+from trainrig.benchmarks.vector import BENCHMARK as VECTOR
+from trainrig.benchmarks.vector import vector_case
 from trainrig.measure.aggregate import Subject, attempt_record, point_records
 from trainrig.process.worker import Reply, Request
 from trainrig.record import (
@@ -363,7 +365,23 @@ def _layers(_: random.Random, towards: float) -> _Run:
         "code": "trainrig",
         "attention": "sdpa",
     }
-    return _beside_healthy([_point_of_card(LAYER.name, layer, share * _HEALTHY_RATE)])
+    # Only a machine whose products and memory were judged passes where layers are measured, too.
+    sustained = [
+        record.replace(case={**record.case, "sustained": True}) for record in healthy_records()
+    ]
+    slow = _point_of_card(LAYER.name, layer, share * _HEALTHY_RATE)
+    return _Run(records=[*sustained, *_streams(), slow])
+
+
+def _streams() -> Iterator[Record]:
+    """Memory of each card that reaches what is expected of it."""
+    case = vector_case("scale", 1 << 28, "cold")
+    for index in range(8):
+        point = _point(VECTOR.name, case, "byte_rate", "B/s", 0.9e12).replace(
+            device=_CARD, device_index=index, reached=0.9e12, rounds=2
+        )
+        yield _planned(point).replace(interval=(0.85e12, 1.0e12), value=0.9e12)
+        yield point
 
 
 def _host_link(rng: random.Random, towards: float) -> _Run:

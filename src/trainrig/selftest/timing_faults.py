@@ -127,12 +127,12 @@ class _Nuisance:
     lucky_s: float = 0.0
     """Seconds in which calls take half of their time."""
     disturbed: bool = False
-    """Every second tenth of a second calls take three times as long, and others were there."""
+    """Five sixths of the time calls take three times as long, since others are there."""
     overhead: float = 1e-6
 
     def is_disturbed(self, moment: float) -> bool:
         """Return whether others are there at a moment."""
-        return self.disturbed and int(moment * 10.0) % 2 == 1
+        return self.disturbed and int(moment * 25.0) % 6 > 0
 
     def cost(self, number: int, moment: float) -> float:
         """Return the seconds of a call."""
