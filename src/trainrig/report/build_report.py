@@ -52,7 +52,7 @@ _WORDS = {"ok": "holds", "warning": "close", "error": "broken", "unknown": "not 
 def build_document(report: BuildReport) -> Document:
     """A parts list: legal or not, what is not in order, the parts and all arithmetic."""
     build = report.build
-    errors = [one for one in report.findings if one.severity == "error"]
+    errors = [check for check in report.findings if check.severity == "error"]
     reason = (
         "; ".join(f"{e.message or e.arithmetic} ({e.rule})" for e in errors)
         if errors
@@ -67,8 +67,10 @@ def build_document(report: BuildReport) -> Document:
         ),
         Facts(tuple(_facts(report))),
     ]
-    if found := tuple(finding_item(one) for one in report.findings if one.severity != "unknown"):
-        blocks.append(Section("What is not in order", (Findings(found),)))
+    if findings := tuple(
+        finding_item(check) for check in report.findings if check.severity != "unknown"
+    ):
+        blocks.append(Section("What is not in order", (Findings(findings),)))
     if missing := tuple(_unknown_items(report.not_known)):
         lead = Paragraph(
             "The catalog has no source for these figures, so these rules neither hold nor break: "
@@ -79,7 +81,9 @@ def build_document(report: BuildReport) -> Document:
     blocks.append(Section("Parts", (_parts_table(report),)))
     blocks.append(Section("The arithmetic", (_checks_table(report),)))
     if report.warnings:
-        learned = tuple(Item(text=one.text, fix=one.fix, tone="warn") for one in report.warnings)
+        learned = tuple(
+            Item(text=check.text, fix=check.fix, tone="warn") for check in report.warnings
+        )
         blocks.append(Section("What people learned the hard way", (Findings(learned),)))
     if report.not_checked:
         rows = tuple(Paragraph(text, "dim") for text in report.not_checked)
@@ -100,20 +104,20 @@ def _badge(report: BuildReport) -> str:
     return "LEGAL AS FAR AS KNOWN" if report.not_known else "LEGAL"
 
 
-def finding_item(one: Check) -> Item:
+def finding_item(check: Check) -> Item:
     """A rule that is broken or close, with its arithmetic."""
-    text = f"{capital(one.message)}: {one.arithmetic}" if one.message else one.arithmetic
-    return Item(text=text, fix=one.fix, label=one.rule, tone=_TONES[one.severity])
+    text = f"{capital(check.message)}: {check.arithmetic}" if check.message else check.arithmetic
+    return Item(text=text, fix=check.fix, label=check.rule, tone=_TONES[check.severity])
 
 
 def _unknown_items(checks: Sequence[Check]) -> Iterator[Item]:
     """What is asked for, once each: several rules may wait for one figure."""
     waiting: dict[tuple[str, str, str], list[Check]] = {}
-    for one in checks:
-        waiting.setdefault((one.message, one.arithmetic, one.fix), []).append(one)
-    for found in waiting.values():
-        names = ", ".join(dict.fromkeys(one.rule for one in found))
-        yield dataclasses.replace(finding_item(found[0]), label=names)
+    for check in checks:
+        waiting.setdefault((check.message, check.arithmetic, check.fix), []).append(check)
+    for waiting_checks in waiting.values():
+        names = ", ".join(dict.fromkeys(check.rule for check in waiting_checks))
+        yield dataclasses.replace(finding_item(waiting_checks[0]), label=names)
 
 
 def _facts(report: BuildReport) -> Iterator[tuple[str, str]]:
@@ -145,11 +149,13 @@ def _facts(report: BuildReport) -> Iterator[tuple[str, str]]:
 
 
 def _held(report: BuildReport) -> str:
-    held = {one.rule for one in report.checks} - {one.rule for one in report.not_known}
-    text = "1 rule holds" if len(held) == 1 else f"{len(held)} rules hold"
+    held_rules = {check.rule for check in report.checks} - {
+        check.rule for check in report.not_known
+    }
+    text = "1 rule holds" if len(held_rules) == 1 else f"{len(held_rules)} rules hold"
     if not report.not_known:
         return text
-    waiting = ", ".join(dict.fromkeys(one.rule for one in report.not_known))
+    waiting = ", ".join(dict.fromkeys(check.rule for check in report.not_known))
     return f"{text}; not known: {waiting}"
 
 
@@ -185,16 +191,16 @@ def _parts_table(report: BuildReport) -> Table:
 
 
 def _checks_table(report: BuildReport) -> Table:
-    def bar(one: Check) -> Cell:
-        if one.used is None:
+    def bar(check: Check) -> Cell:
+        if check.used is None:
             return Cell("")
-        return Cell("", drawing=Strip(0.0, min(1.0, one.used), muted=one.severity == "ok"))
+        return Cell("", drawing=Strip(0.0, min(1.0, check.used), muted=check.severity == "ok"))
 
     return table(
         report.checks,
-        words("rule", lambda one: one.rule),
-        words("", lambda one: Cell(_WORDS[one.severity], _TONES[one.severity])),
-        words("arithmetic", lambda one: one.arithmetic),
+        words("rule", lambda check: check.rule),
+        words("", lambda check: Cell(_WORDS[check.severity], _TONES[check.severity])),
+        words("arithmetic", lambda check: check.arithmetic),
         column("of the limit", bar, kind="drawing", optional=1),
     )
 
@@ -219,36 +225,40 @@ def part_document(part: Part) -> Document:
     return Document(title=part.name, blocks=(Paragraph(part.name, "strong"), rows))
 
 
-def suggestions_document(found: Suggestions) -> Document:
+def suggestions_document(suggestions: Suggestions) -> Document:
     """The best builds: what they do, cost and wait for; and the parts of each."""
+    budget = format_money(suggestions.budget, suggestions.currency)
     title = (
-        f"{counted(len(found.builds), 'build')} for {format_money(found.budget, found.currency)}, "
-        f"of {counted(found.offers, 'part')} with a price"
+        f"{counted(len(suggestions.builds), 'build')} for {budget}, "
+        f"of {counted(suggestions.offers, 'part')} with a price"
     )
 
-    def limit(one: Suggestion) -> str:
-        tight = one.report.tightest
+    def limit(suggestion: Suggestion) -> str:
+        tight = suggestion.report.tightest
         near = f"; {tight.rule}, {format_share(tight.used)} used" if tight and tight.used else ""
-        return one.rate.limits + near
+        return suggestion.rate.limits + near
 
     ranked = table(
-        found.builds,
-        words("build", lambda one: one.gpus),
-        column("tokens a day", lambda one: format_count(one.tokens_per_day)),
+        suggestions.builds,
+        words("build", lambda suggestion: suggestion.gpus),
+        column("tokens a day", lambda suggestion: format_count(suggestion.tokens_per_day)),
         column(
             "80 % interval",
-            lambda one: (
-                f"{format_count(one.rate.low * DAY)} to {format_count(one.rate.high * DAY)}"
+            lambda suggestion: " to ".join(
+                format_count(rate * DAY) for rate in (suggestion.rate.low, suggestion.rate.high)
             ),
             optional=2,
         ),
-        column("W", lambda one: f"{one.report.power.wall:,.0f}"),
-        column(found.currency, lambda one: f"{one.price:,.0f}"),
+        column("W", lambda suggestion: f"{suggestion.report.power.wall:,.0f}"),
+        column(suggestions.currency, lambda suggestion: f"{suggestion.price:,.0f}"),
         words("waits for; nearest limit", limit),
         title="Fastest first",
     )
     steps = table(
-        [(one, step) for one, step in zip(found.builds, found.next_step, strict=True)],
+        [
+            (suggestion, step)
+            for suggestion, step in zip(suggestions.builds, suggestions.next_step, strict=True)
+        ],
         words("build", lambda pair: pair[0].gpus),
         words("10 % more money buys", lambda pair: pair[1].gpus if pair[1] else "nothing faster"),
         column("for", lambda pair: f"{pair[1].price:,.0f}" if pair[1] else ""),
@@ -263,12 +273,12 @@ def suggestions_document(found: Suggestions) -> Document:
         title="The next 10 % of money",
     )
     blocks: list[Block] = [Paragraph(title, "strong"), ranked, steps]
-    if len(found.builds) < 5:
+    if len(suggestions.builds) < 5:
         few = "No other GPU, and no other number of one, makes a legal build for the money."
         blocks.append(Paragraph(few, "dim"))
     blocks += [
-        Section(f"{number}: {one.gpus}", (_parts_table(one.report),))
-        for number, one in enumerate(found.builds, 1)
+        Section(f"{number}: {suggestion.gpus}", (_parts_table(suggestion.report),))
+        for number, suggestion in enumerate(suggestions.builds, 1)
     ]
     return Document(title="builds", blocks=tuple(blocks), foot=(_SOURCES,))
 
@@ -278,25 +288,25 @@ def cluster_document(report: BuildReport, plans: Sequence[ClusterPlan], budget: 
     build = report.build
     title = f"What {format_money(budget, build.currency)} buys of machines: {build.cards[0].name}"
 
-    def layout(one: ClusterPlan) -> str:
-        found = one.rate.prediction
-        return "" if found is None else layout_text(found.layout, fixed=False)
+    def layout(cluster: ClusterPlan) -> str:
+        prediction = cluster.rate.prediction
+        return "" if prediction is None else layout_text(prediction.layout, fixed=False)
 
-    def span(one: ClusterPlan) -> str:
-        middle, low, high = one.days
+    def span(cluster: ClusterPlan) -> str:
+        middle, low, high = cluster.days
         return f"{middle:,.0f} ({low:,.0f} to {high:,.0f})"
 
     ranked = table(
         plans,
-        words("network", lambda one: f"{one.gbps:g} Gb/s"),
-        column("machines", lambda one: f"{one.machines} of {one.affordable}"),
-        column("GPUs", lambda one: str(one.rate.gpus)),
-        column(build.currency, lambda one: f"{one.price:,.0f}"),
-        column("tokens/s", lambda one: format_count(one.rate.tokens_per_s)),
+        words("network", lambda cluster: f"{cluster.gbps:g} Gb/s"),
+        column("machines", lambda cluster: f"{cluster.machines} of {cluster.affordable}"),
+        column("GPUs", lambda cluster: str(cluster.rate.gpus)),
+        column(build.currency, lambda cluster: f"{cluster.price:,.0f}"),
+        column("tokens/s", lambda cluster: format_count(cluster.rate.tokens_per_s)),
         column("days", span),
-        column("kWh", lambda one: f"{one.kwh:,.0f}"),
-        words("waits for", lambda one: one.rate.limits),
-        line=lambda one, cells: Line(cells, note=layout(one)),
+        column("kWh", lambda cluster: f"{cluster.kwh:,.0f}"),
+        words("waits for", lambda cluster: cluster.rate.limits),
+        line=lambda cluster, cells: Line(cells, note=layout(cluster)),
     )
     tokens = format_count(plans[0].tokens)
     says = f"{tokens} tokens; a machine costs {format_money(build.priced_total, build.currency)}"
@@ -310,13 +320,13 @@ def prices_document(rows: Sequence[Price]) -> Document:
             "No prices.  trainrig prices template > mine.csv, fill in, and import it."
         )
         return Document(title="prices", blocks=(empty,))
-    shown = table(
-        sorted(rows, key=lambda one: (one.kind, one.part)),
-        words("kind", lambda one: one.kind),
-        words("part", lambda one: one.part),
-        column("price", lambda one: format_money(one.price, one.currency)),
-        words("per", lambda one: one.per),
-        column("date", lambda one: one.date.isoformat()),
-        words("source", lambda one: Cell(one.source, "dim")),
+    price_table = table(
+        sorted(rows, key=lambda price: (price.kind, price.part)),
+        words("kind", lambda price: price.kind),
+        words("part", lambda price: price.part),
+        column("price", lambda price: format_money(price.price, price.currency)),
+        words("per", lambda price: price.per),
+        column("date", lambda price: price.date.isoformat()),
+        words("source", lambda price: Cell(price.source, "dim")),
     )
-    return Document(title="prices", blocks=(shown,))
+    return Document(title="prices", blocks=(price_table,))

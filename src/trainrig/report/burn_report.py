@@ -37,9 +37,9 @@ def burn_blocks(view: RunView) -> tuple[doc.Block, ...]:
     devices = burn_devices(view)
     if not devices or not is_burn(view):
         return ()
-    shown = [(device, point) for device in devices for point in device.points]
-    blocks: list[doc.Block] = [_work_table(shown, view.baselines), *_sensors(devices)]
-    notes = tuple(_sources(shown, view.baselines))
+    device_points = [(device, point) for device in devices for point in device.points]
+    blocks: list[doc.Block] = [_work_table(device_points, view.baselines), *_sensors(devices)]
+    notes = tuple(_sources(device_points, view.baselines))
     note = "Every result was compared on the device; a rate holds the time that this takes."
     figures = tuple(_rates(view))
     if figures:
@@ -48,25 +48,25 @@ def burn_blocks(view: RunView) -> tuple[doc.Block, ...]:
     return (doc.Section("Burn", tuple(blocks), note),)
 
 
-def _work_table(shown: Sequence[Shown], baselines: Sequence[Record]) -> doc.Table:
+def _work_table(device_points: Sequence[Shown], baselines: Sequence[Record]) -> doc.Table:
     return doc.table(
-        shown,
-        doc.words("device", lambda one: one[0].label),
-        doc.words("part", lambda one: one[1].name),
+        device_points,
+        doc.words("device", lambda device_point: device_point[0].label),
+        doc.words("part", lambda device_point: device_point[1].name),
         doc.words("results", _state),
-        doc.column("rate", lambda one: _rate(one[1]) or None),
-        doc.column("errors", lambda one: int(one[1].number("errors")), _errors),
-        doc.column("compared", lambda one: f"{one[1].number('checked'):,.0f}"),
-        doc.column("memory", lambda one: _memory(one[1])),
-        doc.column("time", lambda one: format_time(one[1].number("busy_s"))),
-        doc.words("expected", lambda one: _expected(one[1], baselines)),
+        doc.column("rate", lambda device_point: _rate(device_point[1]) or None),
+        doc.column("errors", lambda device_point: int(device_point[1].number("errors")), _errors),
+        doc.column("compared", lambda device_point: f"{device_point[1].number('checked'):,.0f}"),
+        doc.column("memory", lambda device_point: _memory(device_point[1])),
+        doc.column("time", lambda device_point: format_time(device_point[1].number("busy_s"))),
+        doc.words("expected", lambda device_point: _expected(device_point[1], baselines)),
     )
 
 
 def _memory(point: BurnPoint) -> str:
     """``22.1 GiB of 22.8 GiB``, of the part that tests memory."""
-    held, wanted = point.number("memory_bytes"), point.number("memory_wanted_bytes")
-    return f"{format_memory(held)} of {format_memory(wanted)}" if wanted else ""
+    held_bytes, wanted = point.number("memory_bytes"), point.number("memory_wanted_bytes")
+    return f"{format_memory(held_bytes)} of {format_memory(wanted)}" if wanted else ""
 
 
 def _rate(point: BurnPoint) -> str:
@@ -79,8 +79,8 @@ def _errors(num: int) -> doc.Cell:
     return doc.Cell(f"{num:,}", "bad" if num else "")
 
 
-def _state(one: Shown) -> doc.Cell:
-    record = one[1].measured
+def _state(device_point: Shown) -> doc.Cell:
+    record = device_point[1].measured
     if record is None:
         return doc.Cell("not run", "warn")
     if record.status is Status.OK:
@@ -104,23 +104,23 @@ def _expected(point: BurnPoint, baselines: Sequence[Record]) -> str:
 
 def _published(point: BurnPoint, baselines: Sequence[Record]) -> list[Record]:
     """What others printed of the same work on the same card."""
-    own = point.record
+    point_record = point.record
     return [
         record
         for record in baselines
-        if record.benchmark == own.benchmark
-        and record.device == own.device
+        if record.benchmark == point_record.benchmark
+        and record.device == point_record.device
         and part_name(record.case) == point.name
     ]
 
 
-def _sources(shown: Sequence[Shown], baselines: Sequence[Record]) -> Iterator[str]:
-    found = dict.fromkeys(
+def _sources(device_points: Sequence[Shown], baselines: Sequence[Record]) -> Iterator[str]:
+    sources = dict.fromkeys(
         f"{record.device}, {part_name(record.case)}: {record.source}"
-        for _, point in shown
+        for _, point in device_points
         for record in _published(point, baselines)
     )
-    yield from (f"Published: {text}." for text in list(found)[:_MOST_SOURCES])
+    yield from (f"Published: {text}." for text in list(sources)[:_MOST_SOURCES])
 
 
 def _sensors(devices: Sequence[BurnDevice]) -> Iterator[doc.Block]:
@@ -135,16 +135,16 @@ def _sensors(devices: Sequence[BurnDevice]) -> Iterator[doc.Block]:
 
 def _sensor_table(devices: Sequence[BurnDevice]) -> doc.Table:
     def heat(device: BurnDevice) -> str | None:
-        found = device.temperature_c
-        return f"{found.low:.0f} to {found.high:.0f} °C" if found else None
+        temperature = device.temperature_c
+        return f"{temperature.low:.0f} to {temperature.high:.0f} °C" if temperature else None
 
     def power(device: BurnDevice) -> str | None:
-        found = device.power_w
-        return f"{found.mean:.0f} W, at most {found.high:.0f} W" if found else None
+        power_w = device.power_w
+        return f"{power_w.mean:.0f} W, at most {power_w.high:.0f} W" if power_w else None
 
     def clock(device: BurnDevice) -> str | None:
-        found = device.clock_hz
-        return range_text(found.low, found.high, "Hz") if found else None
+        clock_hz = device.clock_hz
+        return range_text(clock_hz.low, clock_hz.high, "Hz") if clock_hz else None
 
     def energy(device: BurnDevice) -> str | None:
         return None if device.energy_j is None else format_quantity(device.energy_j, "J")
@@ -215,5 +215,5 @@ def burn_line(state: Burning) -> tuple[str, ...]:
     heat = "-" if state.temperature_c is None else f"{state.temperature_c:.0f} °C"
     power = "-" if state.power_w is None else f"{state.power_w:.0f} W"
     minutes, seconds = divmod(round(state.left_s), 60)
-    left = f"{minutes}:{seconds:02d}"
-    return state.label, state.doing, rate, f"{state.errors:,}", heat, power, left
+    time_left = f"{minutes}:{seconds:02d}"
+    return state.label, state.doing, rate, f"{state.errors:,}", heat, power, time_left

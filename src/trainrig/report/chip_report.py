@@ -118,11 +118,11 @@ def compare_document(chips: Sequence[Chip]) -> Document:
         for field in FIELDS
         if field.name not in ("pci_ids", "aliases", *_FIRST_FIELDS)
     ]
-    beside = Table(
+    rows_table = Table(
         (Column("", "words"), *(Column(chip.name, "words") for chip in chips)),
         tuple((label, *_compared(cells, figures)) for label, cells, figures in rows if any(cells)),
     )
-    return Document(title="chips side by side", blocks=(beside, *_sources(chips)))
+    return Document(title="chips side by side", blocks=(rows_table, *_sources(chips)))
 
 
 _Row = tuple[str, list[str], list[float | None]]
@@ -137,9 +137,9 @@ def _field_row(chips: Sequence[Chip], field: Field) -> _Row:
 
 
 def _peak_row(chips: Sequence[Chip], key: str, label: str) -> _Row:
-    found = [next((p for p in chip.peaks if p.field == key), None) for chip in chips]
-    cells = [_peak_cell(chip, p) for chip, p in zip(chips, found, strict=True)]
-    return label, cells, [p.rate if p else None for p in found]
+    peaks = [next((p for p in chip.peaks if p.field == key), None) for chip in chips]
+    cells = [_peak_cell(chip, p) for chip, p in zip(chips, peaks, strict=True)]
+    return label, cells, [p.rate if p else None for p in peaks]
 
 
 def _per_watt_row(chips: Sequence[Chip]) -> _Row:
@@ -164,7 +164,7 @@ def servers_document(servers: Sequence[Server]) -> Document:
         total = server.switch_bandwidth
         return None if total is None else f"{total * 1e-12:.3g}"
 
-    shown = table(
+    server_table = table(
         servers,
         column("server", lambda server: server.name, kind="code"),
         column("chips", lambda server: f"{server.gpus} × {server.chip.name}", kind="words"),
@@ -184,7 +184,7 @@ def servers_document(servers: Sequence[Server]) -> Document:
         "Blank: its document does not say."
     )
     below = tuple(Paragraph(text, "dim") for text in (words, *notes))
-    return Document(title="servers", blocks=(shown, *below))
+    return Document(title="servers", blocks=(server_table, *below))
 
 
 def _compared(cells: Sequence[str], figures: Sequence[float | None]) -> Iterator[Cell]:
@@ -237,10 +237,10 @@ def _cell(chip: Chip, field: Field) -> str:
     return "" if value in (None, ()) else shown(field, value) + _doubt(chip, field.name)
 
 
-def _peak_cell(chip: Chip, found: Peak | None) -> str:
-    if found is None:
+def _peak_cell(chip: Chip, peak: Peak | None) -> str:
+    if peak is None:
         return ""
-    return peak_text(found) + _doubt(chip, found.field)
+    return peak_text(peak) + _doubt(chip, peak.field)
 
 
 def _doubt(chip: Chip, name: str) -> str:

@@ -61,9 +61,9 @@ _CHANGES: dict[Change, tuple[str, doc.Tone]] = {
 
 def headline(comparison: RunComparison) -> str:
     """``1 worse, 2 better, 5 the same, 12 cannot tell; 3 not judged``."""
-    left = len(comparison.unjudged) + len(comparison.side_by_side)
+    num_left = len(comparison.unjudged) + len(comparison.side_by_side)
     counts = _counts(comparison.count) or "nothing was compared"
-    return counts + (f"; {left} not judged" if left else "")
+    return counts + (f"; {num_left} not judged" if num_left else "")
 
 
 def _counts(count: Callable[[Change], int]) -> str:
@@ -83,7 +83,7 @@ def comparison_document(comparison: RunComparison) -> doc.Document:
         blocks += _training_tables(comparison.trainings)
     blocks += _judged_tables(comparison.judged)
     if comparison.side_by_side:
-        beside = table(
+        plain_table = table(
             comparison.side_by_side,
             words("case", lambda pair: _label(pair.record)),
             column("old", lambda pair: _value_on(pair.old)),
@@ -91,7 +91,7 @@ def comparison_document(comparison: RunComparison) -> doc.Document:
             column("new ÷ old", lambda pair: f"{pair.ratio:.2f}" if pair.ratio else ""),
             title="Different devices, side by side, not judged",
         )
-        blocks.append(beside)
+        blocks.append(plain_table)
     if comparison.patterns:
         items = tuple(
             doc.Item(label=where, text=pattern.text) for where, pattern in comparison.patterns
@@ -115,41 +115,42 @@ def _head(comparison: RunComparison) -> Iterator[doc.Block]:
         most = max(decided, key=_weight)
         yield doc.Paragraph(f"Changed most: {_changed(most)}.", "strong")
     elif ratios := _moved(trained):
-        far = max(ratios, key=lambda one: abs(math.log(one.ratio or 1.0)))
+        far = max(ratios, key=lambda judged_case: abs(math.log(judged_case.ratio or 1.0)))
         yield doc.Paragraph(
             f"Changed most: {far.name}, {signed_share((far.ratio or 1.0) - 1.0)}.", "strong"
         )
-    groups = grouped(comparison.judged, lambda one: one.pair.record.benchmark)
+    groups = grouped(comparison.judged, lambda judged_case: judged_case.pair.record.benchmark)
     tiles = []
-    for name, own in list(groups.items())[:_MOST_TILES]:
-        change = signed_share(median([one.comparison.ratio for one in own]) - 1.0)
-        counts = _counts(lambda kind, own=own: sum(one.change is kind for one in own))  # type: ignore[misc]
+    for name, group in list(groups.items())[:_MOST_TILES]:
+        change = signed_share(median([judged_case.comparison.ratio for judged_case in group]) - 1.0)
+        changes = [judged_case.change for judged_case in group]
+        counts = _counts(changes.count)
         tiles.append(doc.Tile(name, change, ("median of new ÷ old", counts)))
     if tiles:
         yield doc.Tiles(tuple(tiles))
-    seen: dict[tuple[object, ...], doc.Item] = {}
-    for one in sorted(decided, key=_weight, reverse=True):
-        record = one.pair.record
+    items_by_case: dict[tuple[object, ...], doc.Item] = {}
+    for judged_case in sorted(decided, key=_weight, reverse=True):
+        record = judged_case.pair.record
         place = record.benchmark, record.case.get("dtype"), record.device_index
-        seen.setdefault(place, _change_item(one))
-    if len(seen) > 1:
-        yield doc.Findings(tuple(seen.values())[:_MOST_TILES], "Largest changes")
+        items_by_case.setdefault(place, _change_item(judged_case))
+    if len(items_by_case) > 1:
+        yield doc.Findings(tuple(items_by_case.values())[:_MOST_TILES], "Largest changes")
 
 
-def _moved(found: Sequence[_Compared]) -> list[_Compared]:
+def _moved(compared: Sequence[_Compared]) -> list[_Compared]:
     """What got better or worse."""
-    return [one for one in found if one.change in (Change.WORSE, Change.BETTER)]
+    return [change for change in compared if change.change in (Change.WORSE, Change.BETTER)]
 
 
-def _change_item(one: Judged, run: str = "") -> doc.Item:
-    label = run + signed_share(one.decisive_ratio - 1.0)
-    return doc.Item(text=_changed(one), label=label, tone=_CHANGES[one.change][1])
+def _change_item(judged: Judged, run: str = "") -> doc.Item:
+    label = run + signed_share(judged.decisive_ratio - 1.0)
+    return doc.Item(text=_changed(judged), label=label, tone=_CHANGES[judged.change][1])
 
 
-def _weight(one: Judged) -> tuple[bool, float, float]:
+def _weight(judged: Judged) -> tuple[bool, float, float]:
     """Worse before better, then by how far it moved; of equals the fastest case."""
-    far = round(abs(math.log(one.decisive_ratio)), 2)
-    return one.change is Change.WORSE, far, one.pair.record.value or 0.0
+    far = round(abs(math.log(judged.decisive_ratio)), 2)
+    return judged.change is Change.WORSE, far, judged.pair.record.value or 0.0
 
 
 def _outcome(comparison: RunComparison) -> tuple[str, doc.Tone]:
@@ -167,71 +168,75 @@ _OUTCOMES: tuple[tuple[Change, str, doc.Tone], ...] = (
 )
 
 
-def _changed(one: Judged) -> str:
+def _changed(judged: Judged) -> str:
     """``matmul bf16 4096³ on RTX 4090 #0: 157 TFLOPS → 132 TFLOPS``."""
-    record = one.pair.record
+    record = judged.pair.record
     where = f" on {record.device}" if record.device else ""
     where += f" #{record.device_index}" if record.device_index is not None else ""
-    moved = f"{_value(one.pair.old)} → {_value(one.pair.new)}"
-    return f"{_label(record)}{where}: {moved}{_behind(one)}"
+    moved = f"{_value(judged.pair.old)} → {_value(judged.pair.new)}"
+    return f"{_label(record)}{where}: {moved}{_behind(judged)}"
 
 
-def _behind(one: Judged) -> str:
+def _behind(judged: Judged) -> str:
     """``, 4.1 % behind its siblings``; empty where its own change was judged."""
-    if one.behind_siblings is None:
+    if judged.behind_siblings is None:
         return ""
-    share = 1.0 - one.gain  # a longer time is behind, too
+    share = 1.0 - judged.gain  # a longer time is behind, too
     return f", {format_share(share)} behind its siblings"
 
 
-def comparisons_document(found: Sequence[RunComparison]) -> doc.Document:
+def comparisons_document(comparisons: Sequence[RunComparison]) -> doc.Document:
     """One run against its baseline; or several, each against the same one, in one table."""
-    if len(found) == 1:
-        return comparison_document(found[0])
-    base = found[0].old
-    names = tuple((str(n), one.new) for n, one in enumerate(found, start=1))
+    if len(comparisons) == 1:
+        return comparison_document(comparisons[0])
+    base = comparisons[0].old
+    names = tuple((str(n), comparison.new) for n, comparison in enumerate(comparisons, start=1))
     runs = doc.Facts((("baseline", base), *names))
     blocks: list[doc.Block] = [
-        doc.Group("page", (doc.Group("card", (*_several_head(found), runs)),)),
+        doc.Group("page", (doc.Group("card", (*_several_head(comparisons), runs)),)),
         doc.Group("text", (runs,)),
         table(
-            enumerate(found, start=1),
+            enumerate(comparisons, start=1),
             column("run", lambda pair: str(pair[0]), kind="code"),
             words("against the baseline", lambda pair: capital(headline(pair[1]))),
             title="All in all",
         ),
-        *_difference_table([one.differences for one in found], "baseline", [n for n, _ in names]),
+        *_difference_table(
+            [comparison.differences for comparison in comparisons],
+            "baseline",
+            [n for n, _ in names],
+        ),
     ]
-    for number, one in enumerate(found, start=1):
-        if one.trainings is not None:
+    for number, comparison in enumerate(comparisons, start=1):
+        if comparison.trainings is not None:
             blocks.append(
-                doc.Section(f"Experiments of {number}", (*_training_tables(one.trainings),))
+                doc.Section(f"Experiments of {number}", (*_training_tables(comparison.trainings),))
             )
-    blocks += _several_tables(found)
+    blocks += _several_tables(comparisons)
     blocks.append(doc.Paragraph(RULE, "dim"))
-    return doc.Document(title=f"{len(found)} runs against {base}", blocks=tuple(blocks))
+    return doc.Document(title=f"{len(comparisons)} runs against {base}", blocks=tuple(blocks))
 
 
-def _several_head(found: Sequence[RunComparison]) -> Iterator[doc.Block]:
+def _several_head(comparisons: Sequence[RunComparison]) -> Iterator[doc.Block]:
     """Which of the runs are worse than their baseline, and how much."""
-    outcomes = [_outcome(one)[0] for one in found]
+    outcomes = [_outcome(comparison)[0] for comparison in comparisons]
     counts = Counter(outcomes)
     word, tone = next((word, tone) for _, word, tone in _ENDS if counts[word])
     each = [(word, counts[word]) for _, word, _ in _ENDS if counts[word]]
     reason = ", ".join(f"{number} {word.lower()}" for word, number in each)
-    title = f"{counted(len(found), 'run')} against a baseline"
+    title = f"{counted(len(comparisons), 'run')} against a baseline"
     yield doc.Badge(
-        title, word if counts[word] == len(found) else f"{counts[word]} {word}", reason, tone
+        title, word if counts[word] == len(comparisons) else f"{counts[word]} {word}", reason, tone
     )
     tiles = []
-    for number, one in enumerate(found[:_MOST_RUNS], start=1):
-        ratios = [each.comparison.ratio for each in one.judged]
+    for number, comparison in enumerate(comparisons[:_MOST_RUNS], start=1):
+        ratios = [each.comparison.ratio for each in comparison.judged]
         change = signed_share(median(ratios) - 1.0) if ratios else "-"
-        tiles.append(doc.Tile(f"Run {number}, median", change, (_counts(one.count),)))
+        tiles.append(doc.Tile(f"Run {number}, median", change, (_counts(comparison.count),)))
     decided = [
         (max(moved, key=_weight), number)
-        for number, one in enumerate(found, start=1)
-        if (moved := _moved(one.judged))
+        for number, comparison in enumerate(comparisons, start=1)
+        if (moved := _moved(comparison.judged))
     ]
     decided.sort(key=lambda pair: _weight(pair[0]), reverse=True)
     if decided:
@@ -245,63 +250,70 @@ def _several_head(found: Sequence[RunComparison]) -> Iterator[doc.Block]:
 _ENDS = (*_OUTCOMES, (Change.CANNOT_TELL, "CANNOT TELL", "warn"))
 
 
-def _several_tables(found: Sequence[RunComparison]) -> Iterator[doc.Table]:
+def _several_tables(comparisons: Sequence[RunComparison]) -> Iterator[doc.Table]:
     """A line a case, a column a run: its value, and below it the change where it is one."""
     judged: dict[tuple[object, ...], dict[int, Judged]] = {}
-    for number, one in enumerate(found):
-        for each in one.judged:
-            record = each.pair.record
+    for number, comparison in enumerate(comparisons):
+        for judged_case in comparison.judged:
+            record = judged_case.pair.record
             place = (*record.key, record.device_index)
-            judged.setdefault(place, {})[number] = each
+            judged.setdefault(place, {})[number] = judged_case
     worst = {change: n for n, change in enumerate(_CHANGES)}
-    lines = sorted(judged.values(), key=lambda own: min(worst[e.change] for e in own.values()))
-    groups = grouped(lines, lambda own: _device_of(next(iter(own.values()))))
+    lines = sorted(
+        judged.values(), key=lambda by_run: min(worst[e.change] for e in by_run.values())
+    )
+    groups = grouped(lines, lambda by_run: _device_of(next(iter(by_run.values()))))
     names = name_devices(groups)
 
     def run(number: int) -> doc.Shown[dict[int, Judged]]:
-        return column(str(number + 1), lambda own: own.get(number), _several_cell)
+        return column(str(number + 1), lambda by_run: by_run.get(number), _several_cell)
 
-    for device, own in groups.items():
-        shown = [each for each in own if not all(map(_hardly_moved, each.values()))]
-        left = len(own) - len(shown)
-        note = (
-            f"{counted(left, 'case')} moved by {format_share(SMALLEST_CHANGE)} at most in all runs"
-        )
+    for device, by_run in groups.items():
+        shown_lines = [
+            judged_case
+            for judged_case in by_run
+            if not all(map(_hardly_moved, judged_case.values()))
+        ]
+        num_hidden = len(by_run) - len(shown_lines)
+        cases = counted(num_hidden, "case")
+        note = f"{cases} moved by {format_share(SMALLEST_CHANGE)} at most in all runs"
         yield table(
-            shown,
-            words("case", lambda each: _label(next(iter(each.values())).pair.record)),
-            column("baseline", lambda each: _value(next(iter(each.values())).pair.old)),
-            *map(run, range(len(found))),
+            shown_lines,
+            words("case", lambda judged_case: _label(next(iter(judged_case.values())).pair.record)),
+            column(
+                "baseline", lambda judged_case: _value(next(iter(judged_case.values())).pair.old)
+            ),
+            *map(run, range(len(comparisons))),
             title=names[device],
-            notes=[note] if left else (),
+            notes=[note] if num_hidden else (),
         )
 
 
-def _device_of(each: Judged) -> tuple[str | None, int | None]:
-    return each.pair.record.device, each.pair.record.device_index
+def _device_of(judged: Judged) -> tuple[str | None, int | None]:
+    return judged.pair.record.device, judged.pair.record.device_index
 
 
-def _several_cell(each: Judged) -> doc.Cell:
-    word, tone = _CHANGES[each.change]
-    change = signed_share(each.comparison.ratio - 1.0)
+def _several_cell(judged: Judged) -> doc.Cell:
+    word, tone = _CHANGES[judged.change]
+    change = signed_share(judged.comparison.ratio - 1.0)
     return doc.Cell(
-        _value(each.pair.new),
-        tone if _moved([each]) else "",
-        change if each.change is Change.SAME else f"{change} {word}{_behind(each)}",
+        _value(judged.pair.new),
+        tone if _moved([judged]) else "",
+        change if judged.change is Change.SAME else f"{change} {word}{_behind(judged)}",
     )
 
 
 def training_comparison_blocks(old: RunView, new: RunView) -> tuple[doc.Block, ...]:
     """The experiments of two runs for the page of both; none where they cannot be compared."""
     try:
-        found = None if is_same_run(old, new) else compare_trainings(old, new)
+        comparison = None if is_same_run(old, new) else compare_trainings(old, new)
     except DataError:  # a damaged run says so on its own page
         return ()
-    if found is None:
+    if comparison is None:
         return ()
-    counts = _counts(found.count) or "none in both"
+    counts = _counts(comparison.count) or "none in both"
     note = f"The same experiment in {old.name} and in {new.name}. {capital(counts)}."
-    blocks = (*_difference_table([differences(old, new)]), *_training_tables(found))
+    blocks = (*_difference_table([differences(old, new)]), *_training_tables(comparison))
     return (doc.Section("Old run against new run", blocks, note=note),)
 
 
@@ -313,12 +325,12 @@ def _difference_table(
     A line a difference, a column a run; what is as in the baseline is empty.
     """
     listed: dict[tuple[str, str, int], dict[int, str]] = {}
-    for number, found in enumerate(runs):
-        seen: Counter[tuple[str, str]] = Counter()  # of several GPUs each has a line
-        for each in found:
-            place = each.what, each.old
-            listed.setdefault((*place, seen[place]), {})[number] = each.new
-            seen[place] += 1
+    for number, run_differences in enumerate(runs):
+        counts: Counter[tuple[str, str]] = Counter()  # of several GPUs each has a line
+        for difference in run_differences:
+            place = difference.what, difference.old
+            listed.setdefault((*place, counts[place]), {})[number] = difference.new
+            counts[place] += 1
     if listed:
         columns = [
             words(head, lambda row, number=number: row[1].get(number, ""))  # type: ignore[misc]
@@ -347,19 +359,23 @@ def _reasons(
 # ---- experiments
 
 
-def _training_tables(found: TrainingComparison) -> Iterator[doc.Block]:
+def _training_tables(comparison: TrainingComparison) -> Iterator[doc.Block]:
     """Setting differences first, then the ratios, then the numbers of both runs."""
     yield from _reasons(
         "experiment",
-        ((one.name, "; ".join(one.differences)) for one in found.compared if one.differences),
+        (
+            (training.name, "; ".join(training.differences))
+            for training in comparison.compared
+            if training.differences
+        ),
         "Different under one name: the ratio is of what differs, too",
         "what differs",
     )
-    everyone = list(zip(found.compared, found.old, found.new, strict=True))
+    everyone = list(zip(comparison.compared, comparison.old, comparison.new, strict=True))
     ran = [
         each
         for each in everyone
-        if any(one.throughput.samples_per_s is not None for one in each[1:])
+        if any(training.throughput.samples_per_s is not None for training in each[1:])
     ]
     if ran:
         speedups = [speedup for speedup, _, _ in ran]
@@ -370,7 +386,7 @@ def _training_tables(found: TrainingComparison) -> Iterator[doc.Block]:
         for each, old, new in everyone
         if (each, old, new) not in ran
     ]
-    yield from _reasons("experiment", (*found.alone, *neither), "Not compared")
+    yield from _reasons("experiment", (*comparison.alone, *neither), "Not compared")
     if ran:
         yield doc.Paragraph(TRAINING_RULE, "dim")
 
@@ -401,7 +417,7 @@ def _training_numbers(pairs: Sequence[tuple[TrainingResult, TrainingResult]]) ->
 
 def _verdicts(old: TrainingResult, new: TrainingResult) -> str:
     """``skipped``, or ``passed → failed``."""
-    return " → ".join(dict.fromkeys(each.row_verdict for each in (old, new)))
+    return " → ".join(dict.fromkeys(training.row_verdict for training in (old, new)))
 
 
 # ---- points
@@ -411,29 +427,29 @@ _CUBE = re.compile(r"\b(\d+) × \1 × \1\b")
 
 
 def _judged_tables(judged: Sequence[Judged]) -> Iterator[doc.Table]:
-    def place(each: Judged) -> tuple[str | None, int | None, int]:
-        record = each.pair.record
+    def place(case: Judged) -> tuple[str | None, int | None, int]:
+        record = case.pair.record
         return record.device, record.device_index, record.num_devices
 
     places = grouped(judged, place)  # the most important first, so the places come in that order
     names = name_devices((device, index) for device, index, _ in places)
-    for (device, index, count), own in places.items():
+    for (device, index, count), cases in places.items():
         yield table(
-            (each for each in own if not _hardly_moved(each)),
-            words("", lambda each: doc.Cell(str(each.change), _CHANGES[each.change][1])),
-            words("case", lambda each: _label(each.pair.record) + _behind(each)),
-            column("old", lambda each: _value(each.pair.old)),
-            column("new", lambda each: _value(each.pair.new)),
-            column("change", lambda each: signed_share(each.comparison.ratio - 1.0)),
+            (case for case in cases if not _hardly_moved(case)),
+            words("", lambda case: doc.Cell(str(case.change), _CHANGES[case.change][1])),
+            words("case", lambda case: _label(case.pair.record) + _behind(case)),
+            column("old", lambda case: _value(case.pair.old)),
+            column("new", lambda case: _value(case.pair.new)),
+            column("change", lambda case: signed_share(case.comparison.ratio - 1.0)),
             column("ratio, 95 %", _interval_text),
             title=names[device, index] + (f", {count} at once" if count > 1 else ""),
-            notes=_counted([each for each in own if _hardly_moved(each)]),
+            notes=_counted([case for case in cases if _hardly_moved(case)]),
         )
 
 
-def _interval_text(each: Judged) -> str:
+def _interval_text(judged: Judged) -> str:
     """The interval of the ratio, new over old: ``0.93–0.97``."""
-    interval = each.comparison.interval
+    interval = judged.comparison.interval
     return f"{interval.low:.2f}–{interval.high:.2f}"
 
 
@@ -445,11 +461,15 @@ def _hardly_moved(judged: Judged) -> bool:
 def _counted(judged: Sequence[Judged]) -> Iterator[str]:
     """``30 cannot tell: moved by 1.0 % at most; could see 2.8 % to 14 %``."""
     for change in (Change.CANNOT_TELL, Change.SAME):
-        seen = sorted(each.smallest_visible for each in judged if each.change is change)
-        if seen:
-            reach = " to ".join(dict.fromkeys(format_share(end) for end in (seen[0], seen[-1])))
+        smallest_changes = sorted(case.smallest_visible for case in judged if case.change is change)
+        if smallest_changes:
+            reach = " to ".join(
+                dict.fromkeys(
+                    format_share(end) for end in (smallest_changes[0], smallest_changes[-1])
+                )
+            )
             moved = f"{_CHANGES[change][0]}: moved by {format_share(SMALLEST_CHANGE)} at most"
-            yield f"{len(seen)} {moved}; could see {reach}"
+            yield f"{len(smallest_changes)} {moved}; could see {reach}"
 
 
 def _unjudged(pairs: Iterable[Pair]) -> Iterator[tuple[str, str]]:

@@ -42,44 +42,44 @@ WAY_WORDS = {
 }
 
 
-def cost_document(found: CostAnswer, changed: Sequence[dict[str, Any]] = ()) -> Document:
+def cost_document(answer: CostAnswer, changed: Sequence[dict[str, Any]] = ()) -> Document:
     """All ways that have a price, and which is cheapest at which use."""
-    terms = found.terms
+    terms = answer.terms
     machines = counted(terms.machines, "machine")
     title = f"{machines}, {terms.years:g} years, {_used_share(terms.utilisation)} of the hours used"
     blocks: list[Block] = [
-        *_training_verdict(found),
-        Paragraph(_verdict(found), "strong"),
-        *_break_even_line(found),
+        *_training_verdict(answer),
+        Paragraph(_verdict(answer), "strong"),
+        *_break_even_line(answer),
         Paragraph(title),
-        *_program(found),
-        _ways_table(found),
-        *_quoted(found),
+        *_program(answer),
+        _ways_table(answer),
+        *_quoted(answer),
     ]
-    if facts := tuple(_break_even(found)):
+    if facts := tuple(_break_even(answer)):
         blocks.append(Facts(facts, "Break-even of buying"))
-    if found.rate is not None:
-        blocks.append(Section("The training", tuple(_training(found))))
+    if answer.rate is not None:
+        blocks.append(Section("The training", tuple(_training(answer))))
     if changed:
         blocks.append(Section("What measuring changed", (_changes_table(changed),)))
-    if facts := tuple(_unit_prices(found)):
+    if facts := tuple(_unit_prices(answer)):
         blocks.append(Section("Price of what it has", (Facts(facts),)))
     if terms.failures is not None:
-        blocks.append(Section("Failures", (Facts(tuple(_failures(found))),)))
-    if found.sensitivities:
-        blocks.append(Section("What matters most", (_tornado(found),)))
-    if (owned := found.way("buy")) is not None:
-        blocks.append(Section("What owning consists of", (_parts_table(found, owned),)))
-    if found.not_counted:
-        rows = tuple(Paragraph(text, "dim") for text in found.not_counted)
+        blocks.append(Section("Failures", (Facts(tuple(_failures(answer))),)))
+    if answer.sensitivities:
+        blocks.append(Section("What matters most", (_tornado(answer),)))
+    if (owned := answer.way("buy")) is not None:
+        blocks.append(Section("What owning consists of", (_parts_table(answer, owned),)))
+    if answer.not_counted:
+        rows = tuple(Paragraph(text, "dim") for text in answer.not_counted)
         blocks.append(Section("Not counted, for want of a number", rows))
     return Document(title="cost", blocks=tuple(blocks), foot=(_FOOT,))
 
 
-def _program(found: CostAnswer) -> Iterator[Paragraph]:
+def _program(answer: CostAnswer) -> Iterator[Paragraph]:
     """Who trains, where a training is predicted."""
-    if found.rate is not None and found.rate.prediction is not None:
-        yield from program_line(found.rate.prediction.question)
+    if answer.rate is not None and answer.rate.prediction is not None:
+        yield from program_line(answer.rate.prediction.question)
 
 
 _FOOT = (
@@ -89,112 +89,113 @@ _FOOT = (
 )
 
 
-def _money(found: CostAnswer, amount: float) -> str:
-    return format_money(amount, found.currency)
+def _money(answer: CostAnswer, amount: float) -> str:
+    return format_money(amount, answer.currency)
 
 
-def _training_verdict(found: CostAnswer) -> Iterator[Block]:
+def _training_verdict(answer: CostAnswer) -> Iterator[Block]:
     """The price of the training that was asked about, by the cheapest way."""
-    price, days = found.of_training(found.cheapest), found.days_of_training()
-    if price is not None and days is not None and found.tokens is not None:
-        text = f"{format_count(found.tokens)} tokens: {_span(found, price)}"
-        way = WAY_WORDS[found.cheapest.name]
-        if found.cheapest.name == "buy":
-            used = _used_share(found.terms.utilisation)
-            way += f", its share of {found.terms.years:g} years at {used} use"
+    price, days = answer.of_training(answer.cheapest), answer.days_of_training()
+    if price is not None and days is not None and answer.tokens is not None:
+        text = f"{format_count(answer.tokens)} tokens: {_span(answer, price)}"
+        way = WAY_WORDS[answer.cheapest.name]
+        if answer.cheapest.name == "buy":
+            used = _used_share(answer.terms.utilisation)
+            way += f", its share of {answer.terms.years:g} years at {used} use"
         yield Paragraph(f"{text}, {_long_time(days[0])}; {way}", "strong")
 
 
-def _verdict(found: CostAnswer) -> str:
-    best = found.cheapest
-    used = _used_share(found.terms.utilisation)
-    if len(found.ways) == 1:
-        hour = f"{_money(found, best.per_hour)} a productive hour at {used} use"
-        return f"{WAY_WORDS[best.name]}: {hour}, {_money(found, best.total)} in all"
-    others = [way for way in found.ways if way is not best]
+def _verdict(answer: CostAnswer) -> str:
+    best = answer.cheapest
+    used = _used_share(answer.terms.utilisation)
+    if len(answer.ways) == 1:
+        hour = f"{_money(answer, best.per_hour)} a productive hour at {used} use"
+        return f"{WAY_WORDS[best.name]}: {hour}, {_money(answer, best.total)} in all"
+    others = [way for way in answer.ways if way is not best]
     second = min(others, key=lambda way: way.per_hour)
     times = second.per_hour / best.per_hour
     factor = f"{times:,.0f}" if times >= 100.0 else f"{times:.3g}"
     return (
         f"Cheapest at {used} use: {WAY_WORDS[best.name]}, "
-        f"{_money(found, best.per_hour)} a productive hour; "
-        f"{WAY_WORDS[second.name]} costs {_money(found, second.per_hour)}, "
+        f"{_money(answer, best.per_hour)} a productive hour; "
+        f"{WAY_WORDS[second.name]} costs {_money(answer, second.per_hour)}, "
         f"{factor} times as much"
     )
 
 
-def _break_even_line(found: CostAnswer) -> Iterator[Block]:
+def _break_even_line(answer: CostAnswer) -> Iterator[Block]:
     """Yield the use from which on buying is cheaper than each other way."""
     shares = {
         WAY_WORDS[way.name]: format_share(way.break_even_utilisation)
-        for way in found.ways
+        for way in answer.ways
         if way.name != "buy" and way.break_even_utilisation
     }
-    if shares and found.way("buy") is not None:
+    if shares and answer.way("buy") is not None:
         ways = ", ".join(f"{way} below {share} use" for way, share in shares.items())
         yield Paragraph(f"Cheaper than to buy: {ways}")
 
 
-def _quoted(found: CostAnswer) -> Iterator[Block]:
+def _quoted(answer: CostAnswer) -> Iterator[Block]:
     """Prices as they were taken, what was presumed, and what the totals leave out."""
-    terms, pairs = found.terms, []
+    terms, pairs = answer.terms, []
     if terms.buy is not None:
-        total = _money(found, terms.buy * terms.machines)
+        total = _money(answer, terms.buy * terms.machines)
         times = counted(terms.machines, "machine")
-        pairs.append(("buy", f"{_money(found, terms.buy)} per machine × {times} = {total}"))
+        pairs.append(("buy", f"{_money(answer, terms.buy)} per machine × {times} = {total}"))
     pairs += [
-        (WAY_WORDS[one.way], one.text(terms.machines, found.currency)) for one in found.quotes
+        (WAY_WORDS[quote.way], quote.text(terms.machines, answer.currency))
+        for quote in answer.quotes
     ]
     if terms.rent_per_month is not None:
-        total = _money(found, terms.rent_per_month * terms.machines)
-        each = f"{_money(found, terms.rent_per_month)} per machine-month"
+        total = _money(answer, terms.rent_per_month * terms.machines)
+        month_price = f"{_money(answer, terms.rent_per_month)} per machine-month"
         times = counted(terms.machines, "machine")
-        pairs.append((WAY_WORDS["month"], f"{each} × {times} = {total} a month"))
-    pairs += [("presumed", text) for text in found.presumed]
-    if terms.buy is not None and found.not_counted:
-        names = dict.fromkeys(text.partition(":")[0] for text in found.not_counted)
+        pairs.append((WAY_WORDS["month"], f"{month_price} × {times} = {total} a month"))
+    pairs += [("presumed", text) for text in answer.presumed]
+    if terms.buy is not None and answer.not_counted:
+        names = dict.fromkeys(text.partition(":")[0] for text in answer.not_counted)
         pairs.append(("not counted", ", ".join(names)))
     yield Facts(tuple(pairs))
 
 
-def _span(found: CostAnswer, three: tuple[float, float, float] | None) -> str:
+def _span(answer: CostAnswer, three: tuple[float, float, float] | None) -> str:
     if three is None:
         return ""
     middle, low, high = three
     if low == high:
-        return _money(found, middle)
+        return _money(answer, middle)
     first = f"{low:#.3g}" if high < 1.0 else format_money(low, "")
-    last = f"{high:#.3g} {found.currency}".strip() if high < 1.0 else _money(found, high)
-    return f"{_money(found, middle)} ({first} to {last})"
+    last = f"{high:#.3g} {answer.currency}".strip() if high < 1.0 else _money(answer, high)
+    return f"{_money(answer, middle)} ({first} to {last})"
 
 
-def _ways_table(found: CostAnswer) -> Table:
+def _ways_table(answer: CostAnswer) -> Table:
     def tone(way: Way, cells: tuple[str | Cell, ...]) -> Line:
-        return Line(cells, "good" if way is found.cheapest and len(found.ways) > 1 else "")
+        return Line(cells, "good" if way is answer.cheapest and len(answer.ways) > 1 else "")
 
     return table(
-        found.ways,
+        answer.ways,
         words("", lambda way: WAY_WORDS[way.name]),
-        column("total", lambda way: _money(found, way.total)),
-        column("a productive hour", lambda way: _money(found, way.per_hour)),
-        column("a million tokens", lambda way: _span(found, found.per_million_tokens(way))),
-        column("the training", lambda way: _span(found, found.of_training(way))),
+        column("total", lambda way: _money(answer, way.total)),
+        column("a productive hour", lambda way: _money(answer, way.per_hour)),
+        column("a million tokens", lambda way: _span(answer, answer.per_million_tokens(way))),
+        column("the training", lambda way: _span(answer, answer.of_training(way))),
         line=tone,
     )
 
 
-def _break_even(found: CostAnswer) -> Iterator[tuple[str, str]]:
-    if found.way("buy") is None:
+def _break_even(answer: CostAnswer) -> Iterator[tuple[str, str]]:
+    if answer.way("buy") is None:
         return
-    for way in found.ways:
+    for way in answer.ways:
         if way.name == "buy":
             continue
         name = f"against {WAY_WORDS[way.name]}"
         if way.break_even_days is None:
             yield name, "never: renting costs less than running one's own"
             continue
-        share, hours = way.break_even_utilisation, way.break_even_hours(found.terms)
-        years = f"{found.terms.years:g} years"
+        share, hours = way.break_even_utilisation, way.break_even_hours(answer.terms)
+        years = f"{answer.terms.years:g} years"
         used = (
             f"more hours than {years} have"
             if share is None or hours is None
@@ -204,12 +205,14 @@ def _break_even(found: CostAnswer) -> Iterator[tuple[str, str]]:
         )
         months = way.break_even_days / (365.0 / 12.0)
         full = f"{way.break_even_days:,.0f} days at 100 % of the hours (month {months:.1f})"
-        share_used = _used_share(found.terms.utilisation)
+        share_used = _used_share(answer.terms.utilisation)
         if way.break_even_days_used is None:
             full += f", never at {share_used}"
-        elif way.break_even_days_used > found.terms.years * 365.0 and found.terms.utilisation < 1.0:
+        elif (
+            way.break_even_days_used > answer.terms.years * 365.0 and answer.terms.utilisation < 1.0
+        ):
             full += f", not within {years} at {share_used}"
-        elif found.terms.utilisation < 1.0:
+        elif answer.terms.utilisation < 1.0:
             full += f", {way.break_even_days_used:,.0f} days at {share_used}"
         yield name, f"{full}; {used}"
 
@@ -219,8 +222,8 @@ def _used_share(utilisation: float) -> str:
     return f"{100.0 * utilisation:.2g} %" if utilisation < 0.01 else format_share(utilisation)
 
 
-def _training(found: CostAnswer) -> Iterator[Block]:
-    rate = found.rate
+def _training(answer: CostAnswer) -> Iterator[Block]:
+    rate = answer.rate
     assert rate is not None
     noun = "device" if rate.is_measured else "GPU"  # a run may have been of a processor
     ranges = f" ({format_count(rate.low)} to {format_count(rate.high)})" * (rate.low != rate.high)
@@ -233,20 +236,22 @@ def _training(found: CostAnswer) -> Iterator[Block]:
     ]
     if rate.limits:
         pairs.append(("waits for", rate.limits))
-    days = found.days_of_training()
-    if days is not None and found.tokens is not None:
+    days = answer.days_of_training()
+    if days is not None and answer.tokens is not None:
         text = _long_time(days[0])
         if days[1] != days[2]:
             text += f" ({_long_time(days[1])} to {_long_time(days[2])})"
-        if found.days is not None:
-            late = days[0] > found.days
-            text += f", {'more than' if late else 'within'} the {found.days:g} that are given"
-        pairs.append((f"{format_count(found.tokens)} tokens", text))
+        if answer.days is not None:
+            late = days[0] > answer.days
+            text += f", {'more than' if late else 'within'} the {answer.days:g} that are given"
+        pairs.append((f"{format_count(answer.tokens)} tokens", text))
     if rate.limit_watts is not None:
         pairs.append(("watts", "as predicted: the run measured none"))
-    if (kwh := found.kwh_of_training()) is not None:
-        of = "of the GPUs alone" if found.terms.gpus_alone else "at the meter"
-        pairs.append(("energy", f"{kwh:,.0f} kWh {of}" if kwh >= 100.0 else f"{kwh:.3g} kWh {of}"))
+    if (kwh := answer.kwh_of_training()) is not None:
+        scope = "of the GPUs alone" if answer.terms.gpus_alone else "at the meter"
+        pairs.append(
+            ("energy", f"{kwh:,.0f} kWh {scope}" if kwh >= 100.0 else f"{kwh:.3g} kWh {scope}")
+        )
     yield Facts(tuple(pairs))
 
 
@@ -255,23 +260,23 @@ def _long_time(days: float) -> str:
     return f"{days:,.3g} days" if days >= 2.0 else format_time(days * 86400.0)
 
 
-def _unit_prices(found: CostAnswer) -> Iterator[tuple[str, str]]:
-    buy = found.terms.buy
+def _unit_prices(answer: CostAnswer) -> Iterator[tuple[str, str]]:
+    buy = answer.terms.buy
     if buy is None:
         return
-    if found.peak:
-        yield "a TFLOPS", f"{_money(found, buy / (found.peak / 1e12))} of claimed dense peak"
-    if found.memory:
-        yield "a GiB", f"{_money(found, buy / (found.memory / 2.0**30))} of GPU memory"
+    if answer.peak:
+        yield "a TFLOPS", f"{_money(answer, buy / (answer.peak / 1e12))} of claimed dense peak"
+    if answer.memory:
+        yield "a GiB", f"{_money(answer, buy / (answer.memory / 2.0**30))} of GPU memory"
 
 
-def _failures(found: CostAnswer) -> Iterator[tuple[str, str]]:
-    numbers, given = found.checkpoints(), found.terms.failures
-    assert given is not None
+def _failures(answer: CostAnswer) -> Iterator[tuple[str, str]]:
+    numbers, failures = answer.checkpoints(), answer.terms.failures
+    assert failures is not None
     yield (
         "a failure every",
-        f"{given.mtbf_s / 3600.0:,.4g} h; saving takes {format_time(given.checkpoint_s)}, "
-        f"a restart {format_time(given.restart_s)}",
+        f"{failures.mtbf_s / 3600.0:,.4g} h; saving takes {format_time(failures.checkpoint_s)}, "
+        f"a restart {format_time(failures.restart_s)}",
     )
     yield (
         "save every",
@@ -285,39 +290,41 @@ def _failures(found: CostAnswer) -> Iterator[tuple[str, str]]:
     )
 
 
-def _tornado(found: CostAnswer) -> Table:
+def _tornado(answer: CostAnswer) -> Table:
     """Bars of the cheapest way's hour, the widest first; the line is its cost as it stands."""
-    base = found.cheapest.per_hour
-    ends = [end for one in found.sensitivities for end in (one.low, one.high)]
+    base = answer.cheapest.per_hour
+    ends = [
+        end for sensitivity in answer.sensitivities for end in (sensitivity.low, sensitivity.high)
+    ]
     least, most = min([base, *ends]), max([base, *ends])
     room = (most - least) or 1.0
 
     def place(value: float) -> float:
         return 0.02 + 0.96 * (value - least) / room
 
-    def bar(one: Sensitivity) -> Cell:
-        low, high = sorted((one.low, one.high))
+    def bar(sensitivity: Sensitivity) -> Cell:
+        low, high = sorted((sensitivity.low, sensitivity.high))
         drawing = Whisker(place(base), place(low), place(base), place(high))
         return Cell("", drawing=drawing)
 
-    shown = WAY_WORDS[found.cheapest.name]
+    cheapest_words = WAY_WORDS[answer.cheapest.name]
     return table(
-        found.sensitivities,
-        words("20 % less or more", lambda one: plain_name(one.term)),
-        column("less", lambda one: _money(found, one.low)),
-        column("more", lambda one: _money(found, one.high)),
-        column(f"a productive hour of: {shown}", bar, kind="drawing"),
+        answer.sensitivities,
+        words("20 % less or more", lambda sensitivity: plain_name(sensitivity.term)),
+        column("less", lambda sensitivity: _money(answer, sensitivity.low)),
+        column("more", lambda sensitivity: _money(answer, sensitivity.high)),
+        column(f"a productive hour of: {cheapest_words}", bar, kind="drawing"),
     )
 
 
-def _parts_table(found: CostAnswer, owned: Way) -> Table:
+def _parts_table(answer: CostAnswer, owned: Way) -> Table:
     rows = table(
         owned.parts,
         words("", lambda part: part[0]),
-        column("total", lambda part: _money(found, part[1])),
+        column("total", lambda part: _money(answer, part[1])),
         column("share", lambda part: format_share(part[1] / owned.total) if owned.total else ""),
     )
-    total = Line(("all", _money(found, owned.total), ""), "strong")
+    total = Line(("all", _money(answer, owned.total), ""), "strong")
     return Table(rows.columns, (*rows.rows, total))
 
 

@@ -31,7 +31,7 @@ def doctor_document(
     findings = doctor_findings(answers)
     blocks: list[doc.Block] = [doc.Paragraph(_summary(answers))]
     if findings:
-        blocks.append(doc.Section("Findings", tuple(_block(each) for each in findings)))
+        blocks.append(doc.Section("Findings", tuple(_block(finding) for finding in findings)))
     if changes:
         lines = tuple(doc.Paragraph(line) for line in changes)
         blocks.append(doc.Section("Changes", lines))

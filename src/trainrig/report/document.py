@@ -216,8 +216,8 @@ def column(
     """What a table shows of each row under ``head``, as ``form`` writes it; None is a dash."""
 
     def cell(row: Row) -> str | Cell:
-        found = value(row)
-        return found if isinstance(found, Cell) else "-" if found is None else form(found)
+        content = value(row)
+        return content if isinstance(content, Cell) else "-" if content is None else form(content)
 
     return Column(head, kind, optional), cell
 
@@ -410,8 +410,8 @@ def _translated(value: Value) -> Value:
         new = value
     elif dataclasses.is_dataclass(value) and not isinstance(value, type):
         old = {name: getattr(value, name) for name in _texts(type(value))}
-        found = {name: _translated(each) for name, each in old.items()}
-        changed = {name: each for name, each in found.items() if each is not old[name]}
+        new_values = {name: _translated(text) for name, text in old.items()}
+        changed = {name: text for name, text in new_values.items() if text is not old[name]}
         new = dataclasses.replace(value, **changed) if changed else value
     return new  # type: ignore[return-value]
 
@@ -419,4 +419,4 @@ def _translated(value: Value) -> Value:
 @cache
 def _texts(kind: type) -> tuple[str, ...]:
     """The fields of a dataclass that may hold text, however deep."""
-    return tuple(each.name for each in dataclasses.fields(kind) if each.name not in _NOT_TEXT)
+    return tuple(field.name for field in dataclasses.fields(kind) if field.name not in _NOT_TEXT)

@@ -54,64 +54,64 @@ _HEADLINES = {
 }
 
 
-def fits_document(found: FitAnswer) -> Document:
+def fits_document(answer: FitAnswer) -> Document:
     """Whether it fits, in three ways; then memory by part and options of the one asked about."""
-    asked = found.asked_fit
-    place = place_text(asked.question.layout, asked.question.cluster.rates().device)
-    program = asked.question.program.name
-    title = f"{asked.question.shape.name} on {place}, {program}: {verdicts_text(found)}"
-    best = min((one.verdict for one in found.methods), key=list(VERDICT_TONES).index)
+    asked_fit = answer.asked_fit
+    place = place_text(asked_fit.question.layout, asked_fit.question.cluster.rates().device)
+    program = asked_fit.question.program.name
+    title = f"{asked_fit.question.shape.name} on {place}, {program}: {verdicts_text(answer)}"
+    best = min((method.verdict for method in answer.methods), key=list(VERDICT_TONES).index)
     blocks: list[Block] = [
         Paragraph(title, VERDICT_TONES[best]),
-        *note_lines(asked.question),
-        *program_line(asked.question),
-        methods_table(found),
-        Facts(tuple(_layouts(found)), "Layouts"),
-        *_lines_to_paste(found.methods),
-        Paragraph(f"{_IN_WORDS[found.method]}, part by part", "strong"),
-        memory_table(asked.memory, asked.capacity, asked.verdict),
-        Facts((*_fit_facts(asked), *_other_splits(found)), "Memory"),
-        *_option_table(asked),
+        *note_lines(asked_fit.question),
+        *program_line(asked_fit.question),
+        methods_table(answer),
+        Facts(tuple(_layouts(answer)), "Layouts"),
+        *_lines_to_paste(answer.methods),
+        Paragraph(f"{_IN_WORDS[answer.method]}, part by part", "strong"),
+        memory_table(asked_fit.memory, asked_fit.capacity, asked_fit.verdict),
+        Facts((*_fit_facts(asked_fit), *_other_splits(answer)), "Memory"),
+        *_option_table(asked_fit),
     ]
     return Document(title=title, blocks=tuple(blocks))
 
 
-def verdicts_text(found: FitAnswer) -> str:
+def verdicts_text(answer: FitAnswer) -> str:
     """``QLoRA fits, LoRA is borderline, full training does not fit``: the best first."""
     order = list(VERDICT_TONES)
-    ranked = sorted(found.methods, key=lambda one: order.index(one.verdict))
+    ranked = sorted(answer.methods, key=lambda method: order.index(method.verdict))
     return ", ".join(
-        _HEADLINES[one.verdict].replace("{name}", _IN_WORDS[one.method]) for one in ranked
+        _HEADLINES[method.verdict].replace("{name}", _IN_WORDS[method.method]) for method in ranked
     )
 
 
-def methods_table(found: FitAnswer) -> Block:
+def methods_table(answer: FitAnswer) -> Block:
     """A row for each way to train."""
     host: list[Shown[MethodFit]] = []
-    if any(one.host_memory for one in found.methods):
-        host = [column("host GiB", lambda one: one.host_memory, _gib)]
-    offered = f"of {_gib(found.asked_fit.capacity)}"
+    if any(method.host_memory for method in answer.methods):
+        host = [column("host GiB", lambda method: method.host_memory, _gib)]
+    offered = f"of {_gib(answer.asked_fit.capacity)}"
     is_ranged = any(
-        reach.borderline > reach.fits for one in found.methods for reach in _reaches(one)
+        reach.borderline > reach.fits for method in answer.methods for reach in _reaches(method)
     )
-    notes = [f"{METHOD_NAMES[name]}: {reason}" for name, reason in found.refused.items()]
+    notes = [f"{METHOD_NAMES[name]}: {reason}" for name, reason in answer.refused.items()]
     ranged = "2 to 5: 2 fit, up to 5 are borderline"
     return table(
-        found.methods,
-        words("", lambda one: METHOD_NAMES[one.method]),
-        column("GiB", lambda one: float(one.memory.total), _gib),
-        column("80 %", lambda one: " to ".join(map(_gib, one.interval))),
-        column(offered, lambda one: verdict_cell(one.verdict), kind="code"),
-        column("tokens/s", lambda one: one.tokens_per_s, format_count),
-        column("batch", lambda one: reach_text(one.micro_batch)),
-        column("sequence", lambda one: reach_text(one.seq_len)),
+        answer.methods,
+        words("", lambda method: METHOD_NAMES[method.method]),
+        column("GiB", lambda method: float(method.memory.total), _gib),
+        column("80 %", lambda method: " to ".join(map(_gib, method.interval))),
+        column(offered, lambda method: verdict_cell(method.verdict), kind="code"),
+        column("tokens/s", lambda method: method.tokens_per_s, format_count),
+        column("batch", lambda method: reach_text(method.micro_batch)),
+        column("sequence", lambda method: reach_text(method.seq_len)),
         *host,
         notes=[_MEANINGS, *([ranged] if is_ranged else []), *notes],
     )
 
 
-def _reaches(one: MethodFit) -> tuple[Reach, Reach]:
-    return one.micro_batch, one.seq_len
+def _reaches(method: MethodFit) -> tuple[Reach, Reach]:
+    return method.micro_batch, method.seq_len
 
 
 def reach_text(reach: Reach) -> str:
@@ -123,19 +123,19 @@ def reach_text(reach: Reach) -> str:
     return f"{reach.fits:,} to {reach.borderline:,}"
 
 
-def _layouts(found: FitAnswer) -> Iterator[tuple[str, str]]:
+def _layouts(answer: FitAnswer) -> Iterator[tuple[str, str]]:
     """What was presumed of each way: the program, and how it runs."""
-    for one in found.methods:
-        layout = one.question.layout
-        yield METHOD_NAMES[one.method], f"{layout_text(layout)}, sequence {layout.batch.seq_len}"
+    for method in answer.methods:
+        layout = method.question.layout
+        yield METHOD_NAMES[method.method], f"{layout_text(layout)}, sequence {layout.batch.seq_len}"
 
 
 def _lines_to_paste(methods: Sequence[MethodFit]) -> Iterator[Block]:
     """The command of each way that may fit, in its program's words."""
     pairs = tuple(
-        (METHOD_NAMES[one.method], line)
-        for one in methods
-        if one.verdict != DOES_NOT_FIT and (line := _line_to_paste(one.question))
+        (METHOD_NAMES[method.method], line)
+        for method in methods
+        if method.verdict != DOES_NOT_FIT and (line := _line_to_paste(method.question))
     )
     if pairs:
         yield Facts(pairs, "To run it")
@@ -145,56 +145,58 @@ def _line_to_paste(question: Question) -> str | None:
     return launch_line(question.program.key, question.shape, question.layout, question.model)
 
 
-def _fit_facts(found: Fit) -> Iterator[tuple[str, str]]:
+def _fit_facts(fit: Fit) -> Iterator[tuple[str, str]]:
     from trainrig.workload.memory import peak_moment
 
-    yield from host_facts(found.question)
-    yield "peak at", peak_moment(found.question.shape, found.question.layout)
-    largest = found.largest_batch_size
+    yield from host_facts(fit.question)
+    yield "peak at", peak_moment(fit.question.shape, fit.question.layout)
+    largest = fit.largest_batch_size
     yield "largest batch size", str(largest) if largest else "none: batch size 1 does not fit"
-    if found.sequence and found.verdict != FITS:
-        yield "to make it fit", _changes(found, found.sequence)
-    elif found.verdict == DOES_NOT_FIT:
-        yield "not enough together", ", ".join(found.tried) or "no option is left"
+    if fit.sequence and fit.verdict != FITS:
+        yield "to make it fit", _changes(fit, fit.sequence)
+    elif fit.verdict == DOES_NOT_FIT:
+        yield "not enough together", ", ".join(fit.tried) or "no option is left"
         yield "else", "more GPUs, or a smaller model"
 
 
-def _other_splits(found: FitAnswer) -> Iterator[tuple[str, str]]:
-    if found.plan_line is not None:
-        yield "other splits", found.plan_line
+def _other_splits(answer: FitAnswer) -> Iterator[tuple[str, str]]:
+    if answer.plan_line is not None:
+        yield "other splits", answer.plan_line
 
 
-def _changes(found: Fit, effects: Sequence[OptionEffect]) -> str:
+def _changes(fit: Fit, effects: Sequence[OptionEffect]) -> str:
     """``--recompute full: 17.2 GiB, 1.29k tokens/s; borderline``."""
     last = effects[-1]
-    memory, rate = format_memory(last.memory_bytes_per_gpu), _rate(found, last)
-    text = f"{' '.join(one.change for one in effects)}: {memory}, {rate} tokens/s"
+    memory, rate = format_memory(last.memory_bytes_per_gpu), _rate(fit, last)
+    text = f"{' '.join(effect.change for effect in effects)}: {memory}, {rate} tokens/s"
     if last.host_memory_bytes_per_node:
         text += f", {format_memory(last.host_memory_bytes_per_node)} of host memory"
     return f"{text}; borderline" if last.verdict == BORDERLINE else text
 
 
-def _rate(found: Fit, effect: OptionEffect) -> str:
-    return format_count(found.question.layout.batch.seq_len / effect.sample_time_s)
+def _rate(fit: Fit, effect: OptionEffect) -> str:
+    return format_count(fit.question.layout.batch.seq_len / effect.sample_time_s)
 
 
-def _option_table(found: Fit) -> Iterator[Block]:
+def _option_table(fit: Fit) -> Iterator[Block]:
     """What each option saves, the best first; none where everything is small already."""
-    if not found.options:
+    if not fit.options:
         return
-    shown = found.options[:_MOST_OPTIONS]
+    shown_options = fit.options[:_MOST_OPTIONS]
     host: list[Shown[OptionEffect]] = []
-    if any(one.host_memory_bytes_per_node for one in shown):
-        host = [column("host GiB", lambda one: one.host_memory_bytes_per_node, _gib, optional=1)]
+    if any(effect.host_memory_bytes_per_node for effect in shown_options):
+        host = [
+            column("host GiB", lambda effect: effect.host_memory_bytes_per_node, _gib, optional=1)
+        ]
     yield table(
-        shown,
-        column("change", lambda one: one.change, kind="code"),
-        column("GiB", lambda one: one.memory_bytes_per_gpu, _gib),
-        column("saves", lambda one: one.saved_bytes, _gib, optional=2),
-        column("tokens/s", lambda one: _rate(found, one)),
+        shown_options,
+        column("change", lambda effect: effect.change, kind="code"),
+        column("GiB", lambda effect: effect.memory_bytes_per_gpu, _gib),
+        column("saves", lambda effect: effect.saved_bytes, _gib, optional=2),
+        column("tokens/s", lambda effect: _rate(fit, effect)),
         *host,
-        column("", lambda one: _word(one.verdict), kind="code"),
-        line=lambda one, cells: Line(cells, "dim" if one.verdict == DOES_NOT_FIT else ""),
+        column("", lambda effect: _word(effect.verdict), kind="code"),
+        line=lambda effect, cells: Line(cells, "dim" if effect.verdict == DOES_NOT_FIT else ""),
     )
 
 

@@ -32,18 +32,18 @@ def to_csv(rack: Rack) -> str:
     file = io.StringIO()
     writer = csv.writer(file, lineterminator="\n")
     writer.writerow(COLUMNS)
-    for node, metric, one in _values(rack):
-        record = one.record
+    for node, metric, node_value in _values(rack):
+        record = node_value.record
         writer.writerow(
             [
                 *map(_cell, (node.name, node.run, node.verdict, metric.device)),
                 "" if record is None or record.device_index is None else record.device_index,
                 *map(_cell, (metric.benchmark, metric.what, metric.metric, metric.unit)),
-                "" if one.value is None else repr(one.value),
+                "" if node_value.value is None else repr(node_value.value),
                 _cell(record.disturbed or "" if record else "missing"),
                 "" if metric.median is None else repr(metric.median),
-                "" if one.deviation is None else f"{one.deviation:.4f}",
-                _judgement(metric, one),
+                "" if node_value.deviation is None else f"{node_value.deviation:.4f}",
+                _judgement(metric, node_value),
             ]
         )
     return file.getvalue()
@@ -51,8 +51,8 @@ def to_csv(rack: Rack) -> str:
 
 def _values(rack: Rack) -> Iterator[tuple[Node, RackMetric, NodeValue]]:
     for metric in rack.metrics:
-        for node, one in zip(rack.nodes, metric.values, strict=True):
-            yield node, metric, one
+        for node, node_value in zip(rack.nodes, metric.values, strict=True):
+            yield node, metric, node_value
 
 
 def _cell(text: str) -> str:
@@ -60,10 +60,10 @@ def _cell(text: str) -> str:
     return f"'{plain}" if plain.startswith(_FORMULA) else plain
 
 
-def _judgement(metric: RackMetric, one: NodeValue) -> str:
-    if not metric.is_judged or not one.is_judged:
+def _judgement(metric: RackMetric, node_value: NodeValue) -> str:
+    if not metric.is_judged or not node_value.is_judged:
         return "not judged"
-    return "yes" if one.is_outlier else "no"
+    return "yes" if node_value.is_outlier else "no"
 
 
 # ---- JUnit
@@ -96,16 +96,17 @@ def _verdict_test(node: Node) -> ET.Element:
     return test
 
 
-def _metric_test(node: Node, metric: RackMetric, one: NodeValue) -> ET.Element:
+def _metric_test(node: Node, metric: RackMetric, node_value: NodeValue) -> ET.Element:
     name = f"{metric.benchmark} {metric.what}, {metric.metric}"
     test = ET.Element("testcase", classname=_xml(node.name), name=_xml(name))
-    if one.record is None:
+    if node_value.record is None:
         ET.SubElement(test, "skipped", message="this node has no such case")
-    elif (note := note_of(one.record)) is not None:
+    elif (note := note_of(node_value.record)) is not None:
         ET.SubElement(test, "skipped", message=_xml(note))
-    elif one.is_outlier and one.value and metric.median:
+    elif node_value.is_outlier and node_value.value and metric.median:
+        deviation = signed_share(node_value.deviation or 0.0)
         text = (
-            f"{format_quantity(one.value, metric.unit)}, {signed_share(one.deviation or 0.0)} from "
+            f"{format_quantity(node_value.value, metric.unit)}, {deviation} from "
             f"the nodes' median of {format_quantity(metric.median, metric.unit)}"
         )
         ET.SubElement(test, "failure", message=_xml(text), type="outlier")
@@ -136,17 +137,17 @@ def to_prometheus(rack: Rack) -> str:
             f"# HELP {gauge} Measured by trainrig, in {unit}; of a node its slowest device.",
             f"# TYPE {gauge} gauge",
         ]
-        for node, metric, one in _values(rack):
-            if (metric.metric, metric.unit) == (name, unit) and one.value is not None:
-                lines.append(f"{gauge}{_labels(node, metric, one)} {one.value:.6g}")
+        for node, metric, node_value in _values(rack):
+            if (metric.metric, metric.unit) == (name, unit) and node_value.value is not None:
+                lines.append(f"{gauge}{_labels(node, metric, node_value)} {node_value.value:.6g}")
     lines += [
         "# HELP trainrig_outlier Whether a node is behind the others in a case.",
         "# TYPE trainrig_outlier gauge",
     ]
     lines += [
-        f"trainrig_outlier{_labels(node, metric, one)} {int(one.is_outlier)}"
-        for node, metric, one in _values(rack)
-        if _judgement(metric, one) != "not judged"
+        f"trainrig_outlier{_labels(node, metric, node_value)} {int(node_value.is_outlier)}"
+        for node, metric, node_value in _values(rack)
+        if _judgement(metric, node_value) != "not judged"
     ]
     lines += [
         "# HELP trainrig_verdict The verdict on a node's run, as a label.",
@@ -160,8 +161,8 @@ def to_prometheus(rack: Rack) -> str:
     return "\n".join(lines) + "\n"
 
 
-def _labels(node: Node, metric: RackMetric, one: NodeValue) -> str:
-    record = one.record
+def _labels(node: Node, metric: RackMetric, node_value: NodeValue) -> str:
+    record = node_value.record
     noisy = "" if record is None or not record.disturbed else "1"
     count = str(record.device_count) if record is not None else "1"
     pairs = {

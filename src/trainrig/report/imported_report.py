@@ -38,10 +38,10 @@ def files_text(view: RunView) -> str:
     listed = view.config.get("imported")
     if not is_imported(view.config) or not isinstance(listed, list | tuple):
         return ""
-    files = [each for each in listed if isinstance(each, Mapping)]
+    files = [file for file in listed if isinstance(file, Mapping)]
     return ", ".join(
-        f"{each.get('file')} ({' '.join(str(each[k]) for k in ('tool', 'version') if k in each)})"
-        for each in files
+        f"{file.get('file')} ({' '.join(str(file[k]) for k in ('tool', 'version') if k in file)})"
+        for file in files
     )
 
 
@@ -50,7 +50,7 @@ def imported_blocks(view: RunView) -> Iterator[doc.Block]:
     if not is_imported(view.config):
         return
     groups = read_groups(view)
-    pairs = [one for group in groups for one in group.numbers if is_pair(one.record)]
+    pairs = [number for group in groups for number in group.numbers if is_pair(number.record)]
     several = len({group.file for group in groups}) > 1
     devices = {(r.device, r.device_index) for r in view.records if r.is_point}
     tables = [
@@ -59,12 +59,12 @@ def imported_blocks(view: RunView) -> Iterator[doc.Block]:
         for table in _tables(group, several=several, num_devices=len(devices))
     ]
     if tables:
-        has_others = any(one.place for group in groups for one in group.numbers)
+        has_others = any(number.place for group in groups for number in group.numbers)
         yield doc.Section("What was read", tuple(tables), RULE * has_others)
     if paths := _paths(view):
         yield doc.Section("Paths between GPUs", (_path_table(paths),), _LEGEND)
     if pairs:
-        records = [one.record for one in pairs]
+        records = [number.record for number in pairs]
         note = without_peer_access(records) or "P2P: GPUs reach each other's memory directly"
         yield doc.Section("Pairs of GPUs", (_pair_table(pairs), doc.Paragraph(note, "strong")))
 
@@ -81,11 +81,11 @@ _MOST_COLUMNS = 8
 
 def _tables(group: ReadGroup, *, several: bool, num_devices: int) -> Iterator[doc.Table]:
     """The numbers of a file and benchmark, those of pairs left out."""
-    numbers = [one for one in group.numbers if not is_pair(one.record)]
+    numbers = [number for number in group.numbers if not is_pair(number.record)]
     if not numbers:
         return
     rows = _rows(numbers)
-    metrics = list(dict.fromkeys(one.record.metric for one in numbers))
+    metrics = list(dict.fromkeys(number.record.metric for number in numbers))
     title = f"Printed by {group.tool}" + (f", {group.file}" if several else "")
     device = _device_of if num_devices > 1 else _no_device
     is_tall = len(rows) == 1 or (len(metrics) > _MOST_COLUMNS and len(rows) <= len(metrics))
@@ -96,10 +96,10 @@ def _rows(numbers: Sequence[ReadNumber]) -> list[list[ReadNumber]]:
     """Numbers by case and device; one that a file has twice has a row of its own."""
     times: Counter[_Place] = Counter()
     rows: dict[tuple[_Place, int], list[ReadNumber]] = {}
-    for one in numbers:
-        place = _row_of(one)
-        rows.setdefault((place, times[*place, one.record.metric]), []).append(one)
-        times[*place, one.record.metric] += 1
+    for number in numbers:
+        place = _row_of(number)
+        rows.setdefault((place, times[*place, number.record.metric]), []).append(number)
+        times[*place, number.record.metric] += 1
     return list(rows.values())
 
 
@@ -111,19 +111,19 @@ def _row_of(number: ReadNumber) -> _Place:
 
 def _tall(title: str, numbers: Sequence[ReadNumber], device: _Name) -> doc.Table:
     """A line a number: many metrics of few cases."""
-    cases = dict.fromkeys(one.what for one in numbers)
+    cases = dict.fromkeys(number.what for number in numbers)
     if len(cases) == 1:
         title = ": ".join(filter(None, (title, *cases)))
-    shown = numbers[:MAX_ROWS]
+    shown_numbers = numbers[:MAX_ROWS]
     return doc.table(
-        shown,
-        doc.words("number", lambda one: capital(metric_words(one.record.metric))),
-        doc.words("case", lambda one: one.what if len(cases) > 1 else ""),
+        shown_numbers,
+        doc.words("number", lambda number: capital(metric_words(number.record.metric))),
+        doc.words("case", lambda number: number.what if len(cases) > 1 else ""),
         doc.words("device", device),
-        doc.column("value", lambda one: one.text),
-        doc.column("published (n)", lambda one: _place_cell(one) or ""),
+        doc.column("value", lambda number: number.text),
+        doc.column("published (n)", lambda number: _place_cell(number) or ""),
         title=title,
-        notes=_notes(numbers, len(numbers) - len(shown)),
+        notes=_notes(numbers, len(numbers) - len(shown_numbers)),
     )
 
 
@@ -131,31 +131,31 @@ def _wide(
     title: str, rows: Sequence[Sequence[ReadNumber]], metrics: Sequence[str], device: _Name
 ) -> doc.Table:
     """A line a case, a column a metric."""
-    everything = [one for row in rows for one in row]
-    shown = rows[:MAX_ROWS]
+    everything = [number for row in rows for number in row]
+    shown_rows = rows[:MAX_ROWS]
     columns: list[doc.Shown[Sequence[ReadNumber]]] = [
         doc.words("case", lambda row: row[0].what),
         doc.words("device", lambda row: device(row[0])),
     ]
     for metric in metrics:
         columns.append(doc.column(metric_words(metric), _cell_of(metric)))
-        if any(one.place for one in everything if one.record.metric == metric):
+        if any(number.place for number in everything if number.record.metric == metric):
             columns.append(doc.column("published (n)", _others_of(metric)))
-    left = len(rows) - len(shown)
-    return doc.table(shown, *columns, title=title, notes=_notes(everything, left))
+    num_hidden = len(rows) - len(shown_rows)
+    return doc.table(shown_rows, *columns, title=title, notes=_notes(everything, num_hidden))
 
 
 def _cell_of(metric: str) -> _Cell:
     def cell(row: Sequence[ReadNumber]) -> str:
-        return next((one.text for one in row if one.record.metric == metric), "")
+        return next((number.text for number in row if number.record.metric == metric), "")
 
     return cell
 
 
 def _others_of(metric: str) -> _Cell:
     def cell(row: Sequence[ReadNumber]) -> str | doc.Cell:
-        found = next((one for one in row if one.record.metric == metric), None)
-        return (_place_cell(found) if found else "") or ""
+        number = next((one for one in row if one.record.metric == metric), None)
+        return (_place_cell(number) if number else "") or ""
 
     return cell
 
@@ -181,10 +181,10 @@ def _no_device(_: ReadNumber) -> str:
     return ""
 
 
-def _notes(numbers: Sequence[ReadNumber], left: int) -> list[str]:
+def _notes(numbers: Sequence[ReadNumber], num_hidden: int) -> list[str]:
     """Whose figures stand beside the numbers, and how many rows are left out."""
-    places = dict.fromkeys(_of_text(one.place) for one in numbers if one.place)
-    more = [f"{counted(left, 'more row')} in the run's records.jsonl."] if left else []
+    places = dict.fromkeys(_of_text(number.place) for number in numbers if number.place)
+    more = [f"{counted(num_hidden, 'more row')} in the run's records.jsonl."] if num_hidden else []
     return [*places, *more]
 
 
@@ -241,8 +241,8 @@ def _pair_table(pairs: Sequence[ReadNumber]) -> doc.Table:
     rows: dict[object, _Cells] = {}
     heads: dict[str, tuple[int, bool, str]] = {}
     others = _Cells("published (n)")
-    for one in pairs:
-        record, case = one.record, one.record.case
+    for pair in pairs:
+        record, case = pair.record, pair.record.case
         key = (record.metric, case.get("ways"), case.get("clock"))
         column, has_peer = _COLUMNS.get(key, record.metric), bool(case.get("peer_access"))
         more = [str(value) for name, value in case.items() if name not in _PAIR_FIELDS]
@@ -251,14 +251,14 @@ def _pair_table(pairs: Sequence[ReadNumber]) -> doc.Table:
         heads.setdefault(head, (order, has_peer, head))
         place = (case.get("from"), case.get("to"))
         row = rows.setdefault(place, _Cells(f"GPU {place[0]} → {place[1]}"))
-        text = number_text(one.value, record.unit)
+        text = number_text(pair.value, record.unit)
         row.values[head] = "; ".join(filter(None, (row.values.get(head), text)))
-        if one.place is not None:
-            others.values[head] = f"{place_text(one.place)} ({one.place.num})"
-    shown = [*rows.values(), *([others] if others.values else [])]
+        if pair.place is not None:
+            others.values[head] = f"{place_text(pair.place)} ({pair.place.num})"
+    shown_rows = [*rows.values(), *([others] if others.values else [])]
     columns = map(_column, sorted(heads, key=lambda head: heads[head]))
     return doc.table(
-        shown, doc.words("pair", lambda row: row.name), *columns, notes=_notes(pairs, 0)
+        shown_rows, doc.words("pair", lambda row: row.name), *columns, notes=_notes(pairs, 0)
     )
 
 

@@ -134,8 +134,8 @@ def _maps(records: Iterable[Record]) -> Iterator[doc.Table]:
     usual = [record for record in points if record.metric in ("byte_rate", "bus_rate", "time")]
     pairs = [r for r in usual if role_of(r.benchmark) is Role.LINK]
     sends = [r for r in usual if role_of(r.benchmark) is Role.COLLECTIVE and r.metric == "bus_rate"]
-    for name, own in (("GPU", pairs), ("rank", sends)):
-        of_unit = grouped(own, lambda r: (r.unit, r.case.get("ways"), r.case.get("bytes")))
+    for name, pair_records in (("GPU", pairs), ("rank", sends)):
+        of_unit = grouped(pair_records, lambda r: (r.unit, r.case.get("ways"), r.case.get("bytes")))
         for kind, several in of_unit.items():
             top = max(map(valid_value, several), default=0.0)
             maps = grouped(several, lambda r: (r.case.get("peer_access"), r.case.get("clock")))
@@ -154,7 +154,9 @@ def _map(
 ) -> doc.Table:
     (unit, ways, size), (access, clock) = kind, state
     pairs = grouped(members, _ends)
-    at = {ends: best_record(own) or own[-1] for ends, own in pairs.items()}
+    at = {
+        ends: best_record(pair_records) or pair_records[-1] for ends, pair_records in pairs.items()
+    }
     numbers = sorted({end for ends in at if ends for end in ends})[:_MOST]
     scale, spelled = si_scale(top, unit) if top else (1.0, unit)
 
@@ -198,9 +200,11 @@ def _exchanges(records: Iterable[Record]) -> Iterator[doc.Table]:
     kinds = grouped(
         points, lambda r: tuple(r.case.get(name) for name in ("backend", "nodes", "peer_access"))
     )
-    for own in kinds.values():
-        backend, nodes, access = (own[0].case.get(n) for n in ("backend", "nodes", "peer_access"))
-        cases = grouped(own, lambda record: tuple(sorted(record.case.items())))
+    for exchange_rows in kinds.values():
+        backend, nodes, access = (
+            exchange_rows[0].case.get(n) for n in ("backend", "nodes", "peer_access")
+        )
+        cases = grouped(exchange_rows, lambda record: tuple(sorted(record.case.items())))
         rows: list[Sequence[Record]] = list(cases.values())
         rows.sort(key=_exchange_order)
         ranks = {row[0].case.get("ranks") for row in rows}
@@ -233,8 +237,8 @@ def _ranks(row: Sequence[Record]) -> str:
 
 
 def _of_metric(row: Sequence[Record], metric: str) -> str | None:
-    found = best_record(record for record in row if record.metric == metric)
-    return None if found is None else value_text(found)
+    best = best_record(record for record in row if record.metric == metric)
+    return None if best is None else value_text(best)
 
 
 def _state(row: Sequence[Record]) -> str | doc.Cell:
@@ -248,11 +252,13 @@ _UNBOUND = {ANY: "unbound", ALL: "all nodes at once", OWN: "of its own node"}
 
 def _by_node(points: Iterable[Record]) -> Iterator[doc.Table]:
     """The host's from each node to each; of a GPU both ways by binding."""
-    for (device, index), own in grouped(points, lambda r: (r.device, r.device_index)).items():
+    for (device, index), node_points in grouped(
+        points, lambda r: (r.device, r.device_index)
+    ).items():
         column = "memory" if index is None else "direction"
-        heads = list(dict.fromkeys(str(record.case.get(column)) for record in own))
-        places = list(dict.fromkeys(str(record.case.get("cpus")) for record in own))
-        at = {(str(r.case.get("cpus")), str(r.case.get(column))): r for r in own}
+        heads = list(dict.fromkeys(str(record.case.get(column)) for record in node_points))
+        places = list(dict.fromkeys(str(record.case.get("cpus")) for record in node_points))
+        at = {(str(r.case.get("cpus")), str(r.case.get(column))): r for r in node_points}
 
         def cell(place: str, head: str, at: Mapping[Any, Record] = at) -> str | None:
             record = at.get((place, head))
@@ -265,11 +271,11 @@ def _by_node(points: Iterable[Record]) -> Iterator[doc.Table]:
         def to(head: str, cell: Any = cell) -> doc.Shown[str]:
             return doc.column(_UNBOUND.get(head, head), lambda place: cell(place, head))
 
-        what = "copy on the host" if index is None else "copies between host and GPU"
+        copy_words = "copy on the host" if index is None else "copies between host and GPU"
         yield doc.table(
             places,
             doc.words("processors", lambda place: _UNBOUND.get(place, place)),
             *map(to, heads),
-            title=f"{what}, {device_text(device, index)}",
-            notes=tuple(dict.fromkeys(r.reason for r in own if r.reason)),
+            title=f"{copy_words}, {device_text(device, index)}",
+            notes=tuple(dict.fromkeys(r.reason for r in node_points if r.reason)),
         )

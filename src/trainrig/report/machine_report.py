@@ -52,8 +52,10 @@ def machine_document(
     )
     links = topology_blocks(snapshot)
     drawn = (doc.Section("Links", tuple(links)),) if links else ()
-    found: doc.Block = doc.Findings(items) if items else doc.Paragraph("no findings")
-    return doc.Document(title="machine", blocks=(table, *drawn, doc.Section("Findings", (found,))))
+    findings_block: doc.Block = doc.Findings(items) if items else doc.Paragraph("no findings")
+    return doc.Document(
+        title="machine", blocks=(table, *drawn, doc.Section("Findings", (findings_block,)))
+    )
 
 
 def machine_rows(
@@ -68,7 +70,9 @@ def machine_rows(
         "GPUs": _gpu_rows(snapshot, chips),
         "software": _software_rows(snapshot),
     }
-    return [(title, found) for title, rows in sections.items() if (found := list(rows))]
+    return [
+        (title, section_rows) for title, rows in sections.items() if (section_rows := list(rows))
+    ]
 
 
 def _shown(value: Value | Missing, form: Callable[[Value], str] | None = None) -> str:
@@ -214,7 +218,9 @@ def _software_rows(snapshot: Snapshot) -> Rows:
     software = snapshot.software
     yield "python", software.python
     versions = (("CUDA", software.torch_cuda), ("HIP", software.torch_hip))
-    builds = " and ".join(f"{name} {found}" for name, found in versions if isinstance(found, str))
+    builds = " and ".join(
+        f"{name} {installed}" for name, installed in versions if isinstance(installed, str)
+    )
     built = f", built for {builds or 'the CPU alone'}"
     yield "torch", _shown(software.torch, lambda version: version + built)
     yield "CUDA", f"toolkit {_shown(software.cuda_toolkit)}"

@@ -39,16 +39,20 @@ def notebook_tables(records: Iterable[Record]) -> tuple[Table, ...]:
     return (*_matmul_tables(known), *_vector_tables(known), *_layer_tables(known))
 
 
-def grids_document(found: Sequence[tuple[Rates, Sequence[Record]]]) -> Document:
+def grids_document(grids: Sequence[tuple[Rates, Sequence[Record]]]) -> Document:
     """What is predicted of some machines, in the tables of notebooks, and how sure that is."""
     from trainrig.prediction.grids import layer_error
 
     blocks: list[Block] = []
-    for rates, records in found:
+    for rates, records in grids:
         blocks.append(Paragraph(f"{rates.device}, predicted", "strong"))
         blocks += notebook_tables(records)
-        sources = dict.fromkeys(str(one.source) for one in records)
-        widths = [one.interval[1] / one.value for one in records if one.interval and one.value]
+        sources = dict.fromkeys(str(record.source) for record in records)
+        widths = [
+            record.interval[1] / record.value
+            for record in records
+            if record.interval and record.value
+        ]
         sure = ""
         if widths:
             least, most = min(widths), max(widths)
@@ -57,7 +61,11 @@ def grids_document(found: Sequence[tuple[Rates, Sequence[Record]]]) -> Document:
                 f"take the time, within {most:.1f} times where launches do"
             )
         blocks.append(Paragraph(f"{'; '.join(sources)}; {sure}.", "dim"))
-    is_layer = any(role_of(one.benchmark) is Role.BLOCK for _, each in found for one in each)
+    is_layer = any(
+        role_of(record.benchmark) is Role.BLOCK
+        for _, grid_records in grids
+        for record in grid_records
+    )
     if is_layer and (error := layer_error()) is not None:
         text = (
             f"Against {error.num} published layers, none of which it is fitted to: median error "
@@ -65,7 +73,7 @@ def grids_document(found: Sequence[tuple[Rates, Sequence[Record]]]) -> Document:
             "the farthest are small batches, where the host decides."
         )
         blocks.append(Paragraph(text, "dim"))
-    names = ", ".join(rates.device for rates, _ in found)
+    names = ", ".join(rates.device for rates, _ in grids)
     return Document(title=f"{names}, predicted", blocks=tuple(blocks))
 
 
@@ -75,38 +83,38 @@ def has_place(record: Record) -> bool:
 
 
 def _matmul_tables(records: Sequence[Record]) -> Iterator[Table]:
-    found: dict[tuple[str, int], Record] = {}
+    cells: dict[tuple[str, int], Record] = {}
     for record in records:
         n = square_size(record.case)
         plain = role_of(record.benchmark) is Role.PRODUCT and not record.case.get("sustained")
         if plain and record.metric == "flop_rate" and n is not None:
-            found[str(dtype_of(record.case)), n] = record
-    dtypes = sorted({dtype for dtype, _ in found}, key=_place(_DTYPES))
-    if found:
+            cells[str(dtype_of(record.case)), n] = record
+    dtypes = sorted({dtype for dtype, _ in cells}, key=_place(_DTYPES))
+    if cells:
         yield _grid(
             "Matmul by data type and n: (n, n) · (n, n)",
             "type",
             [(f"{dtype} (OPS)" if dtype.startswith("int") else dtype, dtype) for dtype in dtypes],
-            [(str(n), n) for n in sorted({n for _, n in found})],
-            found,
+            [(str(n), n) for n in sorted({n for _, n in cells})],
+            cells,
         )
 
 
 def _vector_tables(records: Sequence[Record]) -> Iterator[Table]:
-    found: dict[tuple[str, int], Record] = {}
+    cells: dict[tuple[str, int], Record] = {}
     for record in records:
         size = record.case.get("num_elements")
         is_stream = role_of(record.benchmark) is Role.STREAM and record.metric == "byte_rate"
         if is_stream and isinstance(size, int):
             words = (record.case.get(name) for name in ("op", "dtype", "cache"))
-            found[" ".join(str(word) for word in words), size] = record
-    if found:
+            cells[" ".join(str(word) for word in words), size] = record
+    if cells:
         yield _grid(
             "Vector by operation and number of elements",
             "operation",
-            [(name, name) for name in dict.fromkeys(name for name, _ in found)],
-            [(binary(n).strip(), n) for n in sorted({n for _, n in found})],
-            found,
+            [(name, name) for name in dict.fromkeys(name for name, _ in cells)],
+            [(binary(n).strip(), n) for n in sorted({n for _, n in cells})],
+            cells,
             "Hot: the same buffers in every call; small ones stay in a cache.",
         )
 
@@ -121,15 +129,17 @@ def _layer_tables(records: Sequence[Record]) -> Iterator[Table]:
         and _batch(record) is not None
     ]
     for (dtype, seq, code), members in sorted(grouped(layers, _kind).items()):
-        found = {(_row(record), _batch(record) or 0): record for record in members}
-        counting = dict.fromkeys(str(one.conditions.get("counting") or "") for one in members)
-        names = sorted({row for row, _ in found}, key=lambda row: (_place(_LAYERS)(row[0]), row[1]))
+        cells = {(_row(record), _batch(record) or 0): record for record in members}
+        counting = dict.fromkeys(
+            str(layer_record.conditions.get("counting") or "") for layer_record in members
+        )
+        names = sorted({row for row, _ in cells}, key=lambda row: (_place(_LAYERS)(row[0]), row[1]))
         yield _grid(
             f"Layer by batch and part: {dtype}, sequences of {seq}, {code}",
             "part",
             [(f"{layer}, {_PASSES[how]}", (layer, how)) for layer, how in names],
-            [(str(n), n) for n in sorted({n for _, n in found})],
-            found,
+            [(str(n), n) for n in sorted({n for _, n in cells})],
+            cells,
             *(f"{capital(note)}." for note in counting if note),
         )
 
@@ -167,7 +177,7 @@ def _grid(
     head: str,
     rows: Sequence[tuple[str, Any]],
     columns: Sequence[tuple[str, int]],
-    found: Mapping[Any, Record],
+    cells: Mapping[Any, Record],
     *notes: str,
 ) -> Table:
     """All cells in one unit: that of the largest, of floating point where there is any."""
@@ -175,7 +185,7 @@ def _grid(
     def size(record: Record) -> tuple[bool, float]:
         return record.unit != "OP/s", record.value or 0.0
 
-    largest = max(found.values(), key=size)
+    largest = max(cells.values(), key=size)
     scale, unit = si_scale(largest.value or 0.0, largest.unit)
 
     def cell(record: Record | None) -> Cell:
@@ -185,10 +195,10 @@ def _grid(
         text = f"{record.value / scale:.3f}" if record.value < 1e-2 * scale else text
         return Cell(marked(text, bound_of(record)))
 
-    noisy = any(record.disturbed for record in found.values())
+    noisy = any(record.disturbed for record in cells.values())
     return Table(
         (Column(head, "code"), *(Column(name) for name, _ in columns)),
-        tuple((name, *(cell(found.get((row, n))) for _, n in columns)) for name, row in rows),
+        tuple((name, *(cell(cells.get((row, n))) for _, n in columns)) for name, row in rows),
         title=f"{title}, {unit}",
         notes=(*notes, *(("≥: noisy; the device may do better.",) if noisy else ())),
     )

@@ -34,30 +34,30 @@ _OF_MATMUL = "mfu_of_matmul"
 
 def point_blocks(view: RunView, everything: Sequence[Row]) -> Iterator[doc.Block]:
     """Every point with its provenance on a page; in text their number and what is wrong."""
-    seen = [row for row in everything if row.measured is not None]
-    moved = {_place(row) for row in seen if row.metric == "byte_rate"}
+    measured_rows = [row for row in everything if row.measured is not None]
+    moved = {_place(row) for row in measured_rows if row.metric == "byte_rate"}
     # What a stream does is bytes; its FLOPs are in the records.
-    seen = [
+    measured_rows = [
         row
-        for row in seen
+        for row in measured_rows
         if (row.role, row.metric) != (Role.STREAM, "flop_rate") or _place(row) not in moved
     ]
-    if not seen and readable(view):  # its trainings stand in tables of their own
+    if not measured_rows and readable(view):  # its trainings stand in tables of their own
         return
-    if not seen:
+    if not measured_rows:
         note = "There are none: the run holds no measured point."
         yield doc.Group("page", (doc.Section("All points", (), note),))
         return
-    samples, names = attempts(view), name_devices(devices(seen))
+    samples, names = attempts(view), name_devices(devices(measured_rows))
     # What went wrong is never what a full table leaves out.
-    shown = {id(row) for row in sorted(seen, key=lambda row: not row.note)[:MAX_ROWS]}
+    shown_ids = {id(row) for row in sorted(measured_rows, key=lambda row: not row.note)[:MAX_ROWS]}
     folds, lines = [], []
     muted: dict[str, None] = {}
     explained = {BENCHMARK} if readable(view) else set()  # each training's own line says it
-    for name in dict.fromkeys(row.benchmark for row in seen):
-        own = [row for row in seen if row.benchmark == name]
-        chosen = sorted((row for row in own if id(row) in shown), key=_table_order)
-        summary = _states([row.measured for row in own if row.measured])
+    for name in dict.fromkeys(row.benchmark for row in measured_rows):
+        benchmark_rows = [row for row in measured_rows if row.benchmark == name]
+        chosen = sorted((row for row in benchmark_rows if id(row) in shown_ids), key=_table_order)
+        summary = _states([row.measured for row in benchmark_rows if row.measured])
         table = _point_table(chosen, samples, names)
         folds.append(
             doc.Section(name, (table,), summary, "open" if len(chosen) <= 24 else "closed")
@@ -67,11 +67,13 @@ def point_blocks(view: RunView, everything: Sequence[Row]) -> Iterator[doc.Block
             # Of one case several metrics may be derived: what went wrong went wrong once.
             case = case_text(row.benchmark, row.case)
             muted[f"  {case}, {names[row.device, row.index]}: {row.note}"] = None
-    left = len(seen) - len(shown)
+    num_hidden = len(measured_rows) - len(shown_ids)
     note = "Open a line for its provenance: samples, formula, workers, clocks, conditions, source."
-    note += f" {counted(left, 'more point')} in the run's records.jsonl." if left else ""
+    note += (
+        f" {counted(num_hidden, 'more point')} in the run's records.jsonl." if num_hidden else ""
+    )
     yield doc.Group("page", (doc.Section("All points", tuple(folds), note),))
-    lines += [doc.Paragraph(f"  {text}", "warn") for text in _misses(seen)]
+    lines += [doc.Paragraph(f"  {text}", "warn") for text in _misses(measured_rows)]
     lines += [doc.Paragraph(text, "dim") for text in itertools.islice(muted, _MAX_STATES)]
     if len(muted) > _MAX_STATES:
         lines.append(doc.Paragraph(f"  and {len(muted) - _MAX_STATES} more", "dim"))
@@ -100,7 +102,7 @@ def _point_table(
 ) -> doc.Table:
     pairs = [(row, row.measured) for row in chosen if row.measured is not None]
     words = {claim_word(record) for _, record in pairs if record.limit is not None}
-    of = next(iter(words)) if len(words) == 1 else ""
+    ceiling_words = next(iter(words)) if len(words) == 1 else ""
     is_one = len({(row.device, row.index, row.count, record.kind) for row, record in pairs}) == 1
 
     def device(pair: tuple[Row, Record]) -> str:
@@ -146,7 +148,7 @@ def _point_table(
         doc.column("expected", expected),
         doc.column("of expected", of_expected),
         doc.column("interval", _spread),
-        doc.column(f"of {of}" if of else "of claim", _of_claim),
+        doc.column(f"of {ceiling_words}" if ceiling_words else "of claim", _of_claim),
         line=line,
     )
 
@@ -170,10 +172,10 @@ def _of_claim(pair: tuple[Row, Record]) -> str:
 
 def _of_expected(row: Row) -> float | None:
     """Measured over predicted; None where one of them is not known."""
-    found, forecast = row.measured, row.predicted
-    if found is None or forecast is None or not forecast.value or found.value is None:
+    measured, forecast = row.measured, row.predicted
+    if measured is None or forecast is None or not forecast.value or measured.value is None:
         return None
-    return found.value / forecast.value
+    return measured.value / forecast.value
 
 
 def is_miss(ratio: float) -> bool:

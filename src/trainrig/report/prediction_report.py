@@ -132,11 +132,11 @@ def layout_text(layout: Layout, *, fixed: bool = True) -> str:
     return ", ".join(text for holds, text in parts if holds)
 
 
-def duration_text(found: Prediction, tokens: float) -> str:
+def duration_text(prediction: Prediction, tokens: float) -> str:
     """Days and energy of a whole training."""
-    days = found.days(tokens)
-    low, high = (format_count(days * end / found.time) for end in found.interval)
-    kwh = found.kwh(tokens)
+    days = prediction.days(tokens)
+    low, high = (format_count(days * end / prediction.time) for end in prediction.interval)
+    kwh = prediction.kwh(tokens)
     energy = f"{format_count(kwh)} kWh" if kwh is not None else "kWh: power not known"
     return f"{format_count(days)} days ({low} to {high}), {energy}"
 
@@ -153,90 +153,96 @@ def _gib(size: float) -> str:
 
 
 def prediction_document(
-    found: Prediction, tokens: float | None = None, upgrades: Sequence[Ranked] = ()
+    prediction: Prediction, tokens: float | None = None, upgrades: Sequence[Ranked] = ()
 ) -> Document:
     """One layout: its time by part, its memory by part, what follows, where the rates come from."""
-    title = f"{found.question.shape.name} on {place_text(found.layout, found.rates.device)}"
-    unused = set() if found.layout.mesh.gpus > 1 else {"collective"}
-    unused |= set() if found.layout.memory.offload != "none" else {"host_link"}
-    unused |= set() if found.layout.memory.offload == "disk" else {"disk"}
+    place = place_text(prediction.layout, prediction.rates.device)
+    title = f"{prediction.question.shape.name} on {place}"
+    unused = set() if prediction.layout.mesh.gpus > 1 else {"collective"}
+    unused |= set() if prediction.layout.memory.offload != "none" else {"host_link"}
+    unused |= set() if prediction.layout.memory.offload == "disk" else {"disk"}
     origins = tuple(
         (name.replace("_", " "), origin)
-        for name, origin in found.rates.provenance.items()
+        for name, origin in prediction.rates.provenance.items()
         if name not in unused
     )
     need, have = (
-        f"{size / (1 << 30):.1f}" for size in (float(found.memory.total), found.rates.memory_bytes)
+        f"{size / (1 << 30):.1f}"
+        for size in (float(prediction.memory.total), prediction.rates.memory_bytes)
     )
-    step, rate = format_time(found.time), format_count(found.tokens_per_s)
-    answer = f"{step} a step, {rate} tokens/s; {found.verdict}, {need} of {have} GiB a GPU"
+    step, rate = format_time(prediction.time), format_count(prediction.tokens_per_s)
+    answer = f"{step} a step, {rate} tokens/s; {prediction.verdict}, {need} of {have} GiB a GPU"
     blocks: list[Block] = [
         Paragraph(
-            f"{title}, {found.question.program.name}: {answer}", VERDICT_TONES[found.verdict]
+            f"{title}, {prediction.question.program.name}: {answer}",
+            VERDICT_TONES[prediction.verdict],
         ),
-        *note_lines(found.question),
-        *program_line(found.question),
-        _time_table(found),
-        Facts(tuple(_facts(found, tokens)), "Prediction"),
+        *note_lines(prediction.question),
+        *program_line(prediction.question),
+        _time_table(prediction),
+        Facts(tuple(_facts(prediction, tokens)), "Prediction"),
         *(
             Paragraph(warning, "warn", label="Warning")
-            for warning in found.warnings
-            if warning not in found.question.notes
+            for warning in prediction.warnings
+            if warning not in prediction.question.notes
         ),
-        memory_table(found.memory, found.rates.memory_bytes, found.verdict),
-        *_published_table(found),
+        memory_table(prediction.memory, prediction.rates.memory_bytes, prediction.verdict),
+        *_published_table(prediction),
         *_upgrade_table(upgrades),
-        *_presumed(tuple(setting_facts(found))),
+        *_presumed(tuple(setting_facts(prediction))),
         Facts(origins, "Where the rates come from"),
     ]
     return Document(title=title, blocks=tuple(blocks))
 
 
-def _facts(found: Prediction, tokens: float | None) -> Iterator[tuple[str, str]]:
-    low, high = map(format_time, found.interval)
-    how = "its pipeline simulated event by event" if found.is_simulated else "by the closed form"
-    yield "step", f"{format_time(found.time)}, 80 % between {low} and {high}; {how}"
-    yield "layout", layout_text(found.layout)
-    yield from host_facts(found.question)
+def _facts(prediction: Prediction, tokens: float | None) -> Iterator[tuple[str, str]]:
+    low, high = map(format_time, prediction.interval)
+    how = (
+        "its pipeline simulated event by event" if prediction.is_simulated else "by the closed form"
+    )
+    yield "step", f"{format_time(prediction.time)}, 80 % between {low} and {high}; {how}"
+    yield "layout", layout_text(prediction.layout)
+    yield from host_facts(prediction.question)
     yield (
         "rate",
-        f"{format_count(found.tokens_per_s)} tokens/s, {format_count(found.tokens_per_s * DAY)} "
-        f"a day; {format_quantity(found.flop_rate, 'FLOP/s')} a GPU",
+        f"{format_count(prediction.tokens_per_s)} tokens/s, "
+        f"{format_count(prediction.tokens_per_s * DAY)} a day; "
+        f"{format_quantity(prediction.flop_rate, 'FLOP/s')} a GPU",
     )
-    if found.mfu is not None and found.hfu is not None:
-        mfu, hfu = format_share(found.mfu), format_share(found.hfu)
-        yield "utilised", f"MFU {mfu}, HFU {hfu} of the claimed {found.claimed} peak"
-        if (seen := _seen(found)) is not None:
-            yield "causal half", f"{seen} where causal attention counts by half, above in full"
+    if prediction.mfu is not None and prediction.hfu is not None:
+        mfu, hfu = format_share(prediction.mfu), format_share(prediction.hfu)
+        yield "utilised", f"MFU {mfu}, HFU {hfu} of the claimed {prediction.claimed} peak"
+        if (by_half := _seen(prediction)) is not None:
+            yield "causal half", f"{by_half} where causal attention counts by half, above in full"
     if tokens is not None:
-        yield f"{format_count(tokens)} tokens", f"{duration_text(found, tokens)} of GPUs"
+        yield f"{format_count(tokens)} tokens", f"{duration_text(prediction, tokens)} of GPUs"
 
 
-def setting_facts(found: Prediction) -> Iterator[tuple[str, str]]:
+def setting_facts(prediction: Prediction) -> Iterator[tuple[str, str]]:
     """How GPUs come in nodes, their network, uneven stages."""
-    for one in found.setting:
-        yield one.name, f"presumed: {one.text}" if one.is_presumed else one.text
+    for setting in prediction.setting:
+        yield setting.name, f"presumed: {setting.text}" if setting.is_presumed else setting.text
 
 
-def _seen(found: Prediction) -> str | None:
+def _seen(prediction: Prediction) -> str | None:
     """Utilisations where the causal scores that are seen count alone; None: they are the same."""
-    mfu, hfu = found.mfu_half, found.hfu_half
-    if mfu is None or hfu is None or mfu == found.mfu:
+    mfu, hfu = prediction.mfu_half, prediction.hfu_half
+    if mfu is None or hfu is None or mfu == prediction.mfu:
         return None
     return f"MFU {format_share(mfu)}, HFU {format_share(hfu)}"
 
 
-def _time_table(found: Prediction) -> Table:
+def _time_table(prediction: Prediction) -> Table:
     """The step's waterfall: each part with its share."""
     from trainrig.prediction.step import PARTS
 
-    sizes = {_LABELS.get(part, part): float(getattr(found.step, part)) for part in PARTS}
+    sizes = {_LABELS.get(part, part): float(getattr(prediction.step, part)) for part in PARTS}
     parts = [(name, seconds) for name, seconds in sizes.items() if seconds > 0.0]
-    sums = [Line(("step", _milliseconds(found.time), "100", ""), "strong")]
-    if (overlapped := float(found.step.overlapped)) > 0.0:
+    sums = [Line(("step", _milliseconds(prediction.time), "100", ""), "strong")]
+    if (overlapped := float(prediction.step.overlapped)) > 0.0:
         cells = ("overlapped communication", _milliseconds(overlapped), "", "")
         sums.append(Line(cells, "dim"))
-    return _parts_table(("part", "ms"), parts, found.time, _milliseconds, sums)
+    return _parts_table(("part", "ms"), parts, prediction.time, _milliseconds, sums)
 
 
 def memory_table(memory: Memory, offered: float, verdict: str) -> Table:
@@ -261,17 +267,17 @@ def verdict_cell(verdict: str) -> Cell:
     return Cell(verdict, VERDICT_TONES[verdict])
 
 
-def _published_table(found: Prediction) -> Iterator[Table]:
+def _published_table(prediction: Prediction) -> Iterator[Table]:
     """What others measured of the same step."""
     from trainrig.prediction.published_runs import SLOW, published_runs
 
     def why(run: PublishedRun) -> str:
         if run.host_call_s is not None:
-            call, presumed = format_time(run.host_call_s), format_time(found.rates.launch)
+            call, presumed = format_time(run.host_call_s), format_time(prediction.rates.launch)
             return f"a host that takes {call} a call, not {presumed}, would explain it"
         return "no slow host explains it" if run.ratio > SLOW else ""
 
-    if runs := published_runs(found):
+    if runs := published_runs(prediction):
         yield table(
             runs,
             words("measured by others", lambda run: run.source),
@@ -311,15 +317,21 @@ def _upgrade_table(upgrades: Sequence[Ranked]) -> Iterator[Table]:
     if upgrades:
         yield table(
             upgrades,
-            column("change", lambda one: one.name, kind="code"),
-            words("now", lambda one: one.present),
+            column("change", lambda upgrade: upgrade.name, kind="code"),
+            words("now", lambda upgrade: upgrade.present),
             column(
                 "tokens/s",
-                lambda one: "" if one.tokens_per_s is None else format_count(one.tokens_per_s),
+                lambda upgrade: (
+                    "" if upgrade.tokens_per_s is None else format_count(upgrade.tokens_per_s)
+                ),
             ),
-            column("gain", lambda one: "" if one.gain is None else signed_share(one.gain)),
-            words("", lambda one: Cell(one.verdict, _CHANGE_TONES.get(one.verdict, "dim"))),
-            words("with it", lambda one: Cell(one.reason or one.says, "dim")),
+            column(
+                "gain", lambda upgrade: "" if upgrade.gain is None else signed_share(upgrade.gain)
+            ),
+            words(
+                "", lambda upgrade: Cell(upgrade.verdict, _CHANGE_TONES.get(upgrade.verdict, "dim"))
+            ),
+            words("with it", lambda upgrade: Cell(upgrade.reason or upgrade.says, "dim")),
         )
 
 
@@ -347,7 +359,7 @@ def host_facts(question: Question) -> Iterator[tuple[str, str]]:
 
 def plan_document(
     space: Space,
-    found: Ranking,
+    ranking: Ranking,
     best: Prediction,
     *,
     families: Sequence[LayoutFamily] = (),
@@ -365,14 +377,14 @@ def plan_document(
     limit, place = best.rates.memory_bytes, place_text(best.layout, best.rates.device)
     title = f"{space.shape.name} on {place}, {space.global_batch} samples a step"
     searched = (
-        f"{found.considered:,} layouts in {format_time(found.seconds)}, {found.fitting:,} fit"
+        f"{ranking.considered:,} layouts in {format_time(ranking.seconds)}, {ranking.fitting:,} fit"
     )
     blocks: list[Block] = [
         *note_lines(best.question),
         *program_line(best.question),
         Paragraph(f"{title}: {searched}", "strong"),
     ]
-    if found.best[0].fits:
+    if ranking.best[0].fits:
         blocks = [
             Paragraph(_plan_answer(best, tokens), "strong"),
             Paragraph(layout_text(best.layout)),
@@ -387,25 +399,25 @@ def plan_document(
                 "More GPUs, a smaller model, or an option: trainrig fits has what each saves."
             ),
         ]
-    head = "fastest" if found.best[0].fits else "smallest"
-    shown = tuple(one.best for one in families) or found.best
-    ties = {id(one.best): one.ties for one in families}
-    blocks.append(_candidate_table(space, shown, head, best, ties))
-    blocks += _presumed(tuple(_plan_setting(best, shown)))
-    if (seen := _seen(best)) is not None:
-        words = f"MFU: causal attention in full; by half, the first has {seen}"
+    head = "fastest" if ranking.best[0].fits else "smallest"
+    candidates = tuple(candidate.best for candidate in families) or ranking.best
+    ties = {id(candidate.best): candidate.ties for candidate in families}
+    blocks.append(_candidate_table(space, candidates, head, best, ties))
+    blocks += _presumed(tuple(_plan_setting(best, candidates)))
+    if (by_half := _seen(best)) is not None:
+        words = f"MFU: causal attention in full; by half, the first has {by_half}"
         blocks.append(Paragraph(words, "dim"))
     if any(ties.values()):
         blocks.append(Paragraph("ties: others of its kind that take less than 1 % longer", "dim"))
-    if any(_is_borderline(space, one, limit) for one in shown):
+    if any(_is_borderline(space, candidate, limit) for candidate in candidates):
         room = f"its interval of memory has the {format_memory(limit)} in it that a GPU offers"
         order = "behind those that surely fit where times differ by less than 1 %"
         blocks.append(Paragraph(f"borderline: {room}; {order}", "dim"))
-    if len(shown) > 1:
-        blocks.append(Paragraph(gap_text(*shown[:2])))
-    chosen = _worth_showing(found.front)
+    if len(candidates) > 1:
+        blocks.append(Paragraph(gap_text(*candidates[:2])))
+    chosen = _worth_showing(ranking.front)
     if len(chosen) > 1:
-        head = f"less memory (Pareto front, {len(found.front)} layouts)"
+        head = f"less memory (Pareto front, {len(ranking.front)} layouts)"
         blocks.append(_candidate_table(space, chosen, head, best))
     if budget is not None and budget.neighbours:
         blocks.append(_count_table(budget))
@@ -433,9 +445,9 @@ def _plan_answer(best: Prediction, tokens: float | None) -> str:
     return text
 
 
-def _plan_setting(best: Prediction, shown: Sequence[Candidate]) -> Iterator[tuple[str, str]]:
+def _plan_setting(best: Prediction, candidates: Sequence[Candidate]) -> Iterator[tuple[str, str]]:
     """What the numbers of a plan stand on: of the first layout, and how times were found."""
-    if any(one.is_pipeline for one in shown):
+    if any(candidate.is_pipeline for candidate in candidates):
         yield "step times", "pipelines simulated event by event, all else by the closed form"
     yield from setting_facts(best)
 
@@ -443,31 +455,31 @@ def _plan_setting(best: Prediction, shown: Sequence[Candidate]) -> Iterator[tupl
 def _worth_showing(front: Sequence[Candidate]) -> list[Candidate]:
     """Of a front those that save memory worth the name, and are not slower beyond use."""
     chosen = list(front[:1])
-    for one in front[1:]:
-        saves = one.memory <= (1.0 - _LEAST_SAVING) * chosen[-1].memory
+    for candidate in front[1:]:
+        saves = candidate.memory <= (1.0 - _LEAST_SAVING) * chosen[-1].memory
         if (
             saves
-            and one.ranked_by <= _MOST_SLOWER * front[0].ranked_by
+            and candidate.ranked_by <= _MOST_SLOWER * front[0].ranked_by
             and len(chosen) < _MOST_FRONT
         ):
-            chosen.append(one)
+            chosen.append(candidate)
     return chosen
 
 
 def _count_table(budget: Budget) -> Table:
     """The number of GPUs that was found, between its neighbours."""
-    counts = sorted((budget, *budget.neighbours), key=lambda one: one.cluster.gpus)
+    counts = sorted((budget, *budget.neighbours), key=lambda count: count.cluster.gpus)
     return table(
         counts,
-        column("GPUs", lambda one: one.cluster.gpus),
-        column("days", lambda one: format_count(one.days)),
-        column("GPU-days", lambda one: format_count(one.gpu_days)),
-        words("", lambda one: "in time, at the fewest GPU-days" if one is budget else ""),
+        column("GPUs", lambda count: count.cluster.gpus),
+        column("days", lambda count: format_count(count.days)),
+        column("GPU-days", lambda count: format_count(count.gpu_days)),
+        words("", lambda count: "in time, at the fewest GPU-days" if count is budget else ""),
     )
 
 
-def _is_borderline(space: Space, one: Candidate, limit: float) -> bool:
-    return one.fits and verdict_of_layout(space.shape, one.layout, limit) == BORDERLINE
+def _is_borderline(space: Space, candidate: Candidate, limit: float) -> bool:
+    return candidate.fits and verdict_of_layout(space.shape, candidate.layout, limit) == BORDERLINE
 
 
 def _candidate_table(
@@ -481,25 +493,31 @@ def _candidate_table(
     tokens, limit = space.global_batch * space.base.batch.seq_len, best.rates.memory_bytes
     mfu = None if best.mfu is None else best.mfu * best.time * 100
 
-    places = {id(one): place for place, one in enumerate(candidates, 1)} if ties else {}
+    places = {id(candidate): place for place, candidate in enumerate(candidates, 1)} if ties else {}
 
-    def layout(one: Candidate) -> str:
-        text = layout_text(one.layout, fixed=False)
-        return f"{text}, borderline" if _is_borderline(space, one, limit) else text
+    def layout(candidate: Candidate) -> str:
+        text = layout_text(candidate.layout, fixed=False)
+        return f"{text}, borderline" if _is_borderline(space, candidate, limit) else text
 
     return table(
         candidates,
-        column("", lambda one: str(places.get(id(one), ""))),
-        column("step s", lambda one: format_quantity(one.ranked_by, "")),
-        column("GiB", lambda one: format_memory(one.memory).partition(" ")[0]),
-        column("tokens/s", lambda one: format_count(tokens / one.ranked_by)),
-        column("MFU", lambda one: "" if mfu is None else f"{mfu / one.ranked_by:.0f} %"),
+        column("", lambda candidate: str(places.get(id(candidate), ""))),
+        column("step s", lambda candidate: format_quantity(candidate.ranked_by, "")),
+        column("GiB", lambda candidate: format_memory(candidate.memory).partition(" ")[0]),
+        column("tokens/s", lambda candidate: format_count(tokens / candidate.ranked_by)),
+        column(
+            "MFU", lambda candidate: "" if mfu is None else f"{mfu / candidate.ranked_by:.0f} %"
+        ),
         column(
             "TFLOPS",
-            lambda one: format_quantity(best.flop_rate * best.time / one.ranked_by / 1e12, ""),
+            lambda candidate: format_quantity(
+                best.flop_rate * best.time / candidate.ranked_by / 1e12, ""
+            ),
         ),
         words(head, layout),
-        column("ties", lambda one: str((ties or {}).get(id(one), "") or ""), optional=1),
+        column(
+            "ties", lambda candidate: str((ties or {}).get(id(candidate), "") or ""), optional=1
+        ),
     )
 
 
@@ -537,11 +555,11 @@ def ledger_document(ledger: Ledger, corrections: Sequence[Correction] | None = N
     if corrections:  # each factor, and the error of the newest runs without and with it
         factors = table(
             corrections,
-            words("part", lambda one: one.part),
-            column("factor", lambda one: f"×{one.factor:.3f}"),
-            column("before", lambda one: format_share(one.median_error_before)),
-            column("after", lambda one: format_share(one.median_error_after)),
-            words("", lambda one: "stored" if one.helps else "left out"),
+            words("part", lambda correction: correction.part),
+            column("factor", lambda correction: f"×{correction.factor:.3f}"),
+            column("before", lambda correction: format_share(correction.median_error_before)),
+            column("after", lambda correction: format_share(correction.median_error_after)),
+            words("", lambda correction: "stored" if correction.helps else "left out"),
         )
         blocks.append(factors)
     elif corrections is not None:
@@ -553,8 +571,8 @@ def ledger_document(ledger: Ledger, corrections: Sequence[Correction] | None = N
 def ledger_headline(ledger: Ledger) -> str:
     """How many predictions, and how far off."""
     host = ledger.host or "a machine without a name"
-    left = counted(ledger.others, "run")
-    others = f"; {left} of other machines left out" if ledger.others else ""
+    left_out = counted(ledger.others, "run")
+    others = f"; {left_out} of other machines left out" if ledger.others else ""
     if not ledger.entries:
         runs = counted(ledger.num_runs, "run")
         return f"{host}: nothing was predicted and measured yet in {runs}{others}"
@@ -569,11 +587,14 @@ def error_table(head: str, summaries: Sequence[ErrorSummary]) -> Table:
     """Return the table of error summaries, one a line, ``head`` being what each is of."""
     return table(
         summaries,
-        words(head, lambda one: one.name),
-        column("n", lambda one: one.count),
-        column("median", lambda one: format_share(one.median_error)),
-        column("p90", lambda one: format_share(one.p90_error)),
-        column("worst", lambda one: signed_share(one.worst_error)),
-        column("bias", lambda one: signed_share(one.bias)),
-        column("inside", lambda one: "" if one.coverage is None else format_share(one.coverage)),
+        words(head, lambda summary: summary.name),
+        column("n", lambda summary: summary.count),
+        column("median", lambda summary: format_share(summary.median_error)),
+        column("p90", lambda summary: format_share(summary.p90_error)),
+        column("worst", lambda summary: signed_share(summary.worst_error)),
+        column("bias", lambda summary: signed_share(summary.bias)),
+        column(
+            "inside",
+            lambda summary: "" if summary.coverage is None else format_share(summary.coverage),
+        ),
     )

@@ -54,7 +54,7 @@ def program_text(presumed: Presumed, layout: Layout, *without: str) -> str:
     """
     values = presumed.fields(*without)
     parts = [*_of_adapters(values, layout)]
-    parts += [shown(values[key]) for key, shown in _WORDS.items() if key in values]
+    parts += [word_of(values[key]) for key, word_of in _WORDS.items() if key in values]
     parts += _of_numbers(values, layout)
     name = presumed.program.name
     if presumed.software.usual:

@@ -19,7 +19,7 @@ _MAX_ATTEMPTS = 6
 
 def trace(record: Record, attempts: Mapping[str, Record], predicted: Record | None = None) -> Facts:
     """Everything a record says of its own origin; what is absent is left out."""
-    return tuple((what, text) for what, text in _pairs(record, attempts, predicted) if text)
+    return tuple((name, text) for name, text in _pairs(record, attempts, predicted) if text)
 
 
 def _pairs(
@@ -34,7 +34,9 @@ def _pairs(
     yield "Interval", _interval(record)
     if record.derived:
         yield "Formula", record.derived.formula
-        workers = [attempts[each] for each in record.derived.ids if each in attempts]
+        workers = [
+            attempts[attempt_id] for attempt_id in record.derived.ids if attempt_id in attempts
+        ]
         for attempt in workers[:_MAX_ATTEMPTS]:
             yield f"Worker {attempt.attempt}", _worker(attempt)
         if len(workers) > _MAX_ATTEMPTS:

@@ -58,9 +58,9 @@ def published_page(cases: Sequence[PublishedCase], wanted: PublishedSelection) -
     digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
     cards = card_summaries(cases)
     widest = max([max(_reached_and_claimed(card)) for card in cards], default=0.0)
-    names = list(dict.fromkeys(name for one in cases for name in one.sources))
+    names = list(dict.fromkeys(name for case in cases for name in case.sources))
     places = {name: n for n, name in enumerate(names, start=1)}
-    what = wanted.words()
+    wanted_words = wanted.words()
     figures = sum(card.num_figures for card in cards)
     lede = (
         f"{counted(figures, 'figure')} of {counted(len(names), 'source')} on "
@@ -68,9 +68,10 @@ def published_page(cases: Sequence[PublishedCase], wanted: PublishedSelection) -
         "Look up your card to see whether your own number is normal."
     )
     return page_template("published.html.j2").render(
-        title=translate("What is normal") + (f": {translate(what)}" if what else ""),
+        title=translate("What is normal")
+        + (f": {translate(wanted_words)}" if wanted_words else ""),
         version=version("trainrig"),
-        lede=translate(lede if cases else f"No published figure fits: {what}."),
+        lede=translate(lede if cases else f"No published figure fits: {wanted_words}."),
         cards=[
             {"device": card.device, "cells": list(_card_cells(card)), "bar": _bar(card, widest)}
             for card in cards
@@ -83,7 +84,7 @@ def published_page(cases: Sequence[PublishedCase], wanted: PublishedSelection) -
         )
         + " "
         + translate("Bar: the best in 16 bit, in the outline of the claim."),
-        cases=[_case(one, places) for one in cases],
+        cases=[_case(case, places) for case in cases],
         case_heads=CASE_HEADS,
         cases_note=translate(RULE + " Trainings: tokens a second of one GPU."),
         filters=list(_filters(cases)),
@@ -107,18 +108,18 @@ def published_page(cases: Sequence[PublishedCase], wanted: PublishedSelection) -
     )
 
 
-def _case(one: PublishedCase, places: dict[str, int]) -> dict[str, Any]:
+def _case(case: PublishedCase, places: dict[str, int]) -> dict[str, Any]:
     return {
-        "device": one.device,
-        "kind": one.kind,
-        "kind_text": translate(TITLES[one.kind]),
-        "dtype": one.dtype,
-        "what": translate(one.what),
-        "value": f"{one.value:.4g}",
-        "reached": translate(case_range(one)),
-        "num": one.num,
-        "dates": one.dates,
-        "source": f"[{ranges(sorted(places[name] for name in one.sources))}]",
+        "device": case.device,
+        "kind": case.kind,
+        "kind_text": translate(TITLES[case.kind]),
+        "dtype": case.dtype,
+        "what": translate(case.what),
+        "value": f"{case.value:.4g}",
+        "reached": translate(case_range(case)),
+        "num": case.num,
+        "dates": case.dates,
+        "source": f"[{ranges(sorted(places[name] for name in case.sources))}]",
     }
 
 
@@ -149,17 +150,23 @@ def _card_cells(card: CardSummary) -> Iterator[tuple[str, float | None, str]]:
 
 
 def _range_cell(
-    found: PublishedRange | None, unit: str, name: str
+    published_range: PublishedRange | None, unit: str, name: str
 ) -> tuple[str, float | None, str]:
-    if found is None:
+    if published_range is None:
         return "", None, name
-    return translate(f"{range_of(found.low, found.high, unit)} ({found.num})"), found.high, name
+    return (
+        translate(
+            f"{range_of(published_range.low, published_range.high, unit)} ({published_range.num})"
+        ),
+        published_range.high,
+        name,
+    )
 
 
 def _filters(cases: Sequence[PublishedCase]) -> Iterator[tuple[str, str, list[tuple[str, str]]]]:
-    cards = sorted({one.device for one in cases}, key=str.lower)
-    kinds = [kind for kind in KINDS if any(one.kind == kind for one in cases)]
-    types = sorted({one.dtype for one in cases if one.dtype})
+    cards = sorted({case.device for case in cases}, key=str.lower)
+    kinds = [kind for kind in KINDS if any(case.kind == kind for case in cases)]
+    types = sorted({case.dtype for case in cases if case.dtype})
     yield translate("Card"), "card", [(name, name) for name in cards]
     yield translate("Kind"), "kind", [(kind, translate(TITLES[kind])) for kind in kinds]
     yield translate("Type"), "type", [(name, name) for name in types]

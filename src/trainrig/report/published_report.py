@@ -75,15 +75,15 @@ def range_of(low: float, high: float, unit: str) -> str:
     return range_text(low, high, unit)
 
 
-def case_range(one: PublishedCase) -> str:
+def case_range(case: PublishedCase) -> str:
     """What others reached in one case."""
-    return range_of(one.best[0], one.best[-1], one.unit)
+    return range_of(case.best[0], case.best[-1], case.unit)
 
 
-def _others(found: PublishedRange | None, unit: str) -> str | None:
-    if found is None:
+def _others(published_range: PublishedRange | None, unit: str) -> str | None:
+    if published_range is None:
         return None
-    return f"{range_of(found.low, found.high, unit)} ({found.num})"
+    return f"{range_of(published_range.low, published_range.high, unit)} ({published_range.num})"
 
 
 # ---- every card
@@ -98,13 +98,13 @@ def overview_document(cases: Sequence[PublishedCase], *, is_whole: bool = True) 
     """
     cards = card_summaries(cases)
     most = len(cards) if is_whole else SCREEN_CARDS
-    kept = sorted(cards, key=lambda card: -card.num_figures)[:most]
-    left = len(cards) - len(kept)
-    cards = tuple(card for card in cards if card in kept)
+    shown_cards = sorted(cards, key=lambda card: -card.num_figures)[:most]
+    num_hidden = len(cards) - len(shown_cards)
+    cards = tuple(card for card in cards if card in shown_cards)
     blocks: tuple[doc.Block, ...] = (
         doc.Paragraph("What others published, card by card", "strong"),
         cards_table(cards),
-        *_rest(left, "card", "trainrig published"),
+        *_rest(num_hidden, "card", "trainrig published"),
         doc.Paragraph(
             "16 bit: the best product of each source in fp16 or bf16; memory: the best cold stream "
             "or copy; (n): sources. All of a card: trainrig published CHIP; two cards: name both.",
@@ -150,7 +150,7 @@ def card_document(
             of each kind the first, those of several sources before others.
     """
     (summary,) = card_summaries(cases)
-    sources = dict.fromkeys(name for one in cases for name in one.sources)
+    sources = dict.fromkeys(name for case in cases for name in case.sources)
     years = f", {summary.dates}" if summary.dates else ""
     head = f"{device}: {counted(summary.num_figures, 'figure')} of "
     head += f"{counted(len(sources), 'source')}{years}"
@@ -161,14 +161,14 @@ def card_document(
         blocks += _screen(device, cases)
         return doc.Document(title=f"{device}, published", blocks=tuple(blocks))
     blocks += notebook_tables(map(as_record, cases))
-    kinds = grouped(cases, lambda one: one.kind)
+    kinds = grouped(cases, lambda case: case.kind)
     for kind in KINDS:
         # One source's figures of the notebooks' cases stand in the tables above.
-        if own := [
-            one for one in kinds.get(kind, ()) if one.num > 1 or not has_place(as_record(one))
+        if kind_cases := [
+            case for case in kinds.get(kind, ()) if case.num > 1 or not has_place(as_record(case))
         ]:
-            several = ", several sources" if all(o.num > 1 for o in own) else ""
-            for title, members in _by_link(kind, own).items():
+            several = ", several sources" if all(o.num > 1 for o in kind_cases) else ""
+            for title, members in _by_link(kind, kind_cases).items():
                 blocks.append(_cases_table(title + several, members))
     blocks.append(doc.Facts(tuple(_source_lines(cases)), "Sources"))
     blocks.append(doc.Paragraph(RULE, "dim"))
@@ -180,9 +180,9 @@ def _by_link(kind: PublishedKind, cases: Sequence[PublishedCase]) -> dict[str, l
     return grouped(cases, _link_title if kind is PublishedKind.LINK else lambda _: TITLES[kind])
 
 
-def _link_title(one: PublishedCase) -> str:
-    case = one.case
-    if one.what.startswith("within a card"):
+def _link_title(link_case: PublishedCase) -> str:
+    case = link_case.case
+    if link_case.what.startswith("within a card"):
         return "Within a card"
     if case.get("direction") != "p2p":
         return TITLES[PublishedKind.LINK]
@@ -197,65 +197,71 @@ SCREEN_CARDS, SCREEN_ROWS = 24, 3
 
 def _screen(device: str, cases: Sequence[PublishedCase]) -> Iterator[doc.Block]:
     """The first cases of each kind and link, how attention is counted, and the way to the rest."""
-    kinds = grouped(cases, lambda one: one.kind)
-    left = 0
+    kinds = grouped(cases, lambda case: case.kind)
+    num_hidden = 0
     for kind in KINDS:
-        for title, own in _by_link(kind, kinds.get(kind, ())).items():
-            ranked = sorted(own, key=lambda one: (-one.num, one.unit, -abs(one.value)))
-            shown = ranked[:SCREEN_ROWS]
-            left += len(own) - len(shown)
+        for title, link_cases in _by_link(kind, kinds.get(kind, ())).items():
+            ranked = sorted(link_cases, key=lambda case: (-case.num, case.unit, -abs(case.value)))
+            shown_cases = ranked[:SCREEN_ROWS]
+            num_hidden += len(link_cases) - len(shown_cases)
             yield table(
-                shown,
-                words("case", lambda one: one.what),
+                shown_cases,
+                words("case", lambda case: case.what),
                 column("reached", case_range),
-                column("n", lambda one: one.num),
-                column("date", lambda one: one.dates or None, optional=1),
-                title=title if len(own) == len(shown) else f"{title}, {len(shown)} of {len(own)}",
+                column("n", lambda case: case.num),
+                column("date", lambda case: case.dates or None, optional=1),
+                title=title
+                if len(link_cases) == len(shown_cases)
+                else f"{title}, {len(shown_cases)} of {len(link_cases)}",
             )
-    causal = [one for one in cases if "causal" in one.what]
-    if any(COUNTED_IN_FULL in one.what for one in causal):
+    causal = [case for case in cases if "causal" in case.what]
+    if any(COUNTED_IN_FULL in case.what for case in causal):
         yield doc.Paragraph(f"Counting: a product is 2mkn; {COUNTED_IN_FULL}", "dim")
     elif causal:
         text = "Counting: a product is 2mkn; of causal attention the scores that are seen"
         yield doc.Paragraph(text, "dim")
-    yield from _rest(left, "case", f'trainrig published "{device}"')
+    yield from _rest(num_hidden, "case", f'trainrig published "{device}"')
     yield doc.Paragraph(RULE, "dim")
 
 
-def _rest(left: int, noun: str, command: str) -> Iterator[doc.Paragraph]:
-    if left:
-        yield doc.Paragraph(f"{counted(left, noun)} more: {command} --all")
+def _rest(num_hidden: int, noun: str, command: str) -> Iterator[doc.Paragraph]:
+    if num_hidden:
+        yield doc.Paragraph(f"{counted(num_hidden, noun)} more: {command} --all")
 
 
 def _best(card: CardSummary) -> Iterator[tuple[str, str]]:
-    for name, found, unit in (
+    for name, best_case, unit in (
         ("matmul, 16 bit", card.matmul, "FLOP/s"),
         ("memory bandwidth", card.memory, "B/s"),
         ("layer, forward + backward", card.layer, "FLOP/s"),
     ):
-        if found is not None:
-            yield name, f"{range_of(found.low, found.high, unit)}, n = {found.num}"
+        if best_case is not None:
+            yield name, f"{range_of(best_case.low, best_case.high, unit)}, n = {best_case.num}"
 
 
-def as_record(one: PublishedCase) -> Record:
+def as_record(case: PublishedCase) -> Record:
     """A case with the median over its sources as its value."""
-    spread = (one.best[0], one.best[-1]) if one.num > 1 else None
-    return one.figures[-1].replace(value=one.value, interval=spread)
+    spread = (case.best[0], case.best[-1]) if case.num > 1 else None
+    return case.figures[-1].replace(value=case.value, interval=spread)
 
 
 def _cases_table(title: str, cases: Sequence[PublishedCase]) -> doc.Table:
-    shown = sorted(cases, key=lambda one: -one.value if one.unit != "s" else one.value)[:MAX_ROWS]
-    left = len(cases) - len(shown)
-    more = f"and {left} slower ones: --html and --json have all, --model and --precision select"
+    shown_cases = sorted(cases, key=lambda case: -case.value if case.unit != "s" else case.value)[
+        :MAX_ROWS
+    ]
+    num_hidden = len(cases) - len(shown_cases)
+    more = (
+        f"and {num_hidden} slower ones: --html and --json have all, --model and --precision select"
+    )
     return table(
-        shown,
-        words("case", lambda one: one.what),
+        shown_cases,
+        words("case", lambda case: case.what),
         column("reached", case_range),
-        column("n", lambda one: one.num),
-        column("date", lambda one: one.dates or None, optional=1),
-        words("software", lambda one: "; ".join(one.software)[:_SOFTWARE]),
+        column("n", lambda case: case.num),
+        column("date", lambda case: case.dates or None, optional=1),
+        words("software", lambda case: "; ".join(case.software)[:_SOFTWARE]),
         title=title,
-        notes=[more] if left else (),
+        notes=[more] if num_hidden else (),
     )
 
 
@@ -265,8 +271,8 @@ _SOFTWARE = 60
 
 def _source_lines(cases: Sequence[PublishedCase]) -> Iterator[tuple[str, str]]:
     counts: dict[str, int] = {}
-    for one in cases:
-        for figure in one.figures:
+    for case in cases:
+        for figure in case.figures:
             counts[str(figure.source)] = counts.get(str(figure.source), 0) + 1
     for name, count in sorted(counts.items(), key=lambda pair: -pair[1])[:MAX_ROWS]:
         known = published_source(name)
@@ -280,7 +286,7 @@ def _source_lines(cases: Sequence[PublishedCase]) -> Iterator[tuple[str, str]]:
 def ratio_document(
     first: str,
     second: str,
-    found: Sequence[PublishedRatio],
+    ratios: Sequence[PublishedRatio],
     *,
     alone: tuple[int, int],
     is_whole: bool = True,
@@ -294,29 +300,29 @@ def ratio_document(
         alone: How many cases each has that the other lacks.
         is_whole: Whether all cases are listed, or a screen of each kind.
     """
-    most = len(found) if is_whole else 2 * SCREEN_ROWS
-    kinds = grouped(found, lambda one: one.first.kind)
+    most = len(ratios) if is_whole else 2 * SCREEN_ROWS
+    kinds = grouped(ratios, lambda ratio: ratio.first.kind)
     blocks: list[doc.Block] = [doc.Paragraph(f"{second} against {first}, published", "strong")]
     blocks += (
         table(
             kinds[kind][:most],
-            words("case", lambda one: one.first.what),
-            column(first, lambda one: value_text(one.first.value, one.first.unit)),
-            column(second, lambda one: value_text(one.second.value, one.second.unit)),
-            column("ratio", lambda one: one.ratio, _ratio_cell),
-            column("n", lambda one: f"{one.first.num}, {one.second.num}", optional=1),
+            words("case", lambda ratio: ratio.first.what),
+            column(first, lambda ratio: value_text(ratio.first.value, ratio.first.unit)),
+            column(second, lambda ratio: value_text(ratio.second.value, ratio.second.unit)),
+            column("ratio", lambda ratio: ratio.ratio, _ratio_cell),
+            column("n", lambda ratio: f"{ratio.first.num}, {ratio.second.num}", optional=1),
             title=TITLES[kind],
         )
         for kind in KINDS
         if kind in kinds
     )
-    if not found:
+    if not ratios:
         text = f"Nobody published one and the same case of {first} and of {second}."
         blocks.append(doc.Paragraph(text))
-    hidden = sum(max(0, len(own) - most) for own in kinds.values())
+    hidden = sum(max(0, len(kind_ratios) - most) for kind_ratios in kinds.values())
     blocks += _rest(hidden, "case", f'trainrig published "{first}" "{second}"')
-    left = f"Figures of one card alone: {alone[0]} cases of {first}, {alone[1]} of {second}."
-    blocks.append(doc.Paragraph(left, "dim"))
+    alone_text = f"Figures of one card alone: {alone[0]} cases of {first}, {alone[1]} of {second}."
+    blocks.append(doc.Paragraph(alone_text, "dim"))
     text = f"ratio: {second} over {first}, medians over sources; times count the other way round."
     blocks.append(doc.Paragraph(text, "dim"))
     return doc.Document(title=f"{second} against {first}", blocks=tuple(blocks))
@@ -342,31 +348,59 @@ def normal_section(view: RunView, everything: Sequence[Row]) -> Iterator[doc.Blo
     Of several equal devices the first is tabled; how they differ is another section's.  Numbers of
     other tools have their published ones beside them where they are tabled.
     """
-    if found := [] if is_imported(view.config) else list(placed(view)):
-        names = name_devices((one.row.device, one.row.index) for one in found)
-        several = len(names) > 1
-        beside = table(
-            found[:MAX_ROWS],
-            words("case", lambda one: capital(case_text(one.row.benchmark, one.row.case))),
-            words("device", lambda one: names[one.row.device, one.row.index] if several else ""),
-            column("yours", lambda one: one.row.measured and value_with_bound(one.row.measured)),
-            column("others", lambda one: range_of(one.others.low, one.others.high, one.row.unit)),
-            column("n", lambda one: one.others.num),
-            column("", lambda one: doc.Cell(one.place, _PLACES[one.place]), kind="code"),
+    if placed_rows := [] if is_imported(view.config) else list(placed(view)):
+        names = name_devices(
+            (placed_row.row.device, placed_row.row.index) for placed_row in placed_rows
         )
-        card = found[0].row.device or "the card"
-        yield doc.Section("Among published figures", (beside,), f"Others' {card}. {RULE}")
+        several = len(names) > 1
+        case_table = table(
+            placed_rows[:MAX_ROWS],
+            words(
+                "case",
+                lambda placed_row: capital(
+                    case_text(placed_row.row.benchmark, placed_row.row.case)
+                ),
+            ),
+            words(
+                "device",
+                lambda placed_row: (
+                    names[placed_row.row.device, placed_row.row.index] if several else ""
+                ),
+            ),
+            column(
+                "yours",
+                lambda placed_row: (
+                    placed_row.row.measured and value_with_bound(placed_row.row.measured)
+                ),
+            ),
+            column(
+                "others",
+                lambda placed_row: range_of(
+                    placed_row.others.low, placed_row.others.high, placed_row.row.unit
+                ),
+            ),
+            column("n", lambda placed_row: placed_row.others.num),
+            column(
+                "",
+                lambda placed_row: doc.Cell(placed_row.place, _PLACES[placed_row.place]),
+                kind="code",
+            ),
+        )
+        card = placed_rows[0].row.device or "the card"
+        yield doc.Section("Among published figures", (case_table,), f"Others' {card}. {RULE}")
     devices = grouped(
         (row for row in everything if row.measured is not None and row.value),
         lambda row: row.device,
     )
     tables: list[doc.Block] = []
-    for device, own in devices.items():
-        first = min((row.index for row in own if row.index is not None), default=None)
-        known = [row.measured for row in own if row.index == first and row.measured is not None]
-        for each in notebook_tables(known):
-            title = each.title if len(devices) == 1 else f"{device}: {each.title}"
-            tables.append(dataclasses.replace(each, title=title))
+    for device, device_rows in devices.items():
+        first = min((row.index for row in device_rows if row.index is not None), default=None)
+        known = [
+            row.measured for row in device_rows if row.index == first and row.measured is not None
+        ]
+        for block in notebook_tables(known):
+            title = block.title if len(devices) == 1 else f"{device}: {block.title}"
+            tables.append(dataclasses.replace(block, title=title))
     if tables:
         yield doc.Section("By size", tuple(tables), "Each case once, in the unit of its table.")
 

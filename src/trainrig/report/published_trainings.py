@@ -29,8 +29,8 @@ def published_table(figures: Sequence[PublishedFigure]) -> Iterator[doc.Table]:
     cells: dict[tuple[str, str], dict[str, list[str]]] = {}
     sources: dict[tuple[str, str], dict[str, None]] = {}
     for figure in figures:
-        own = cells.setdefault((figure.experiment, _case_text(figure)), {})
-        own.setdefault(figure.device, []).append(_figure_text(figure))
+        row_cells = cells.setdefault((figure.experiment, _case_text(figure)), {})
+        row_cells.setdefault(figure.device, []).append(_figure_text(figure))
         origin = sources.setdefault((figure.device, figure.source), {})
         origin[str(figure.software)] = None
         if figure.interconnect:
@@ -73,28 +73,28 @@ def _figure_text(figure: PublishedFigure) -> str:
 
 def published_outliers(figures: Sequence[PublishedFigure]) -> Iterator[str]:
     """Figures of a faster card that lie below a slower one's of the same experiment; each once."""
-    seen = set()
-    for own, other in permutations(figures, 2):
-        if own.experiment != other.experiment or own.precision != other.precision:
+    devices = set()
+    for figure, other in permutations(figures, 2):
+        if figure.experiment != other.experiment or figure.precision != other.precision:
             continue
-        rate, below = own.tokens_per_s_per_device, other.tokens_per_s_per_device
-        pair = (own.device, rate, other.device, below)
-        if rate >= below or pair in seen or not _claim(own) > _FASTER * _claim(other) > 0.0:
+        rate, below = figure.tokens_per_s_per_device, other.tokens_per_s_per_device
+        pair = (figure.device, rate, other.device, below)
+        if rate >= below or pair in devices or not _claim(figure) > _FASTER * _claim(other) > 0.0:
             continue
-        seen.add(pair)
-        links = own.interconnect, other.interconnect
+        devices.add(pair)
+        links = figure.interconnect, other.interconnect
         why = "other software, less bandwidth, another link or a misprint"
         if None not in links and links[0] != links[1]:
             why = f"its cards communicate over {links[0]}; the other's over {links[1]}"
         yield (
-            f"{own.experiment}: the {own.device} is published at "
+            f"{figure.experiment}: the {figure.device} is published at "
             f"{format_quantity(rate, 'token/s')}, below the slower {other.device}'s "
             f"{format_quantity(below, 'token/s')}: its data sheet claims "
-            f"{_claim(own) / _claim(other):.1f} times as much; {why}; no target"
+            f"{_claim(figure) / _claim(other):.1f} times as much; {why}; no target"
         )
 
 
 def _claim(figure: PublishedFigure) -> float:
     chip = find_chip(figure.device)
-    found = peak(chip, figure.precision) if chip else None
-    return found.rate if found is not None else 0.0
+    claimed_peak = peak(chip, figure.precision) if chip else None
+    return claimed_peak.rate if claimed_peak is not None else 0.0

@@ -46,12 +46,12 @@ def rack_blocks(rack: Rack, summaries: Sequence[RunSummary]) -> Iterator[doc.Blo
     """The head, the nodes, and node by metric."""
     yield doc.Group("card", tuple(_head(rack, summaries)))
     yield doc.Section("Nodes", (_nodes_table(rack, summaries),))
-    shown = shown_metrics(rack.metrics, MOST_METRICS)
-    if shown:
-        left = len(rack.metrics) - len(shown)
-        notes = [f"{counted(left, 'more metric')}: --csv has all"] if left else []
-        beside = _metrics_table(rack, shown, notes)
-        yield doc.Section("Node by metric", (beside,), RULE)
+    metrics = shown_metrics(rack.metrics, MOST_METRICS)
+    if metrics:
+        num_hidden = len(rack.metrics) - len(metrics)
+        notes = [f"{counted(num_hidden, 'more metric')}: --csv has all"] if num_hidden else []
+        metrics_table = _metrics_table(rack, metrics, notes)
+        yield doc.Section("Node by metric", (metrics_table,), RULE)
     else:
         yield doc.Paragraph("The runs have no case in common.", "warn")
 
@@ -68,12 +68,17 @@ def _head(rack: Rack, summaries: Sequence[RunSummary]) -> Iterator[doc.Block]:
         names = ", ".join(list(behind)[:MOST_NAMED])
         reason = f"{counted(len(behind), rack.noun)} behind the others: {names}{tail}"
         yield doc.Badge(title, f"{len(behind)} BEHIND", reason, "bad")
-        farthest, own = min(behind.items(), key=lambda pair: pair[1][0][1].deviation or 0.0)
-        far = format_share(-(own[0][1].deviation or 0.0))
+        farthest, metrics_behind = min(
+            behind.items(), key=lambda pair: pair[1][0][1].deviation or 0.0
+        )
+        far = format_share(-(metrics_behind[0][1].deviation or 0.0))
         text = f"{farthest} is {far} below the median of {num}."
         yield doc.Paragraph(text, "strong")
         yield from _tiles(rack, summaries)
-        items = tuple(_item(name, own) for name, own in list(behind.items())[:MOST_NAMED])
+        items = tuple(
+            _item(name, metrics_behind)
+            for name, metrics_behind in list(behind.items())[:MOST_NAMED]
+        )
         yield doc.Findings(items, "Who is behind")
     elif rack.can_judge:
         metrics = counted(_judged(rack), "metric")
@@ -91,18 +96,18 @@ def _tiles(rack: Rack, summaries: Sequence[RunSummary]) -> Iterator[doc.Block]:
     """The middle node's key numbers, and between which ends the nodes lie."""
     numbers: dict[str, list[KeyNumber]] = {}
     for summary in summaries:
-        for one in summary.key_numbers:
-            numbers.setdefault(one.name, []).append(one)
+        for number in summary.key_numbers:
+            numbers.setdefault(number.name, []).append(number)
     tiles = []
-    for name, own in list(numbers.items())[:4]:
-        values = [one.value for one in own]
-        is_least = any(one.is_least for one in own)
-        middle = dataclasses.replace(own[0], value=median(values), is_least=is_least)
+    for name, node_numbers in list(numbers.items())[:4]:
+        values = [number.value for number in node_numbers]
+        is_least = any(number.is_least for number in node_numbers)
+        middle = dataclasses.replace(node_numbers[0], value=median(values), is_least=is_least)
         ends = [
             _key_text(dataclasses.replace(middle, value=end, is_least=False))
             for end in (min(values), max(values))
         ]
-        notes = [f"median of {counted(len(own), rack.noun)}"]
+        notes = [f"median of {counted(len(node_numbers), rack.noun)}"]
         if ends[0] != ends[1]:
             notes.append(f"{ends[0]} to {ends[1]}")
         tiles.append(doc.Tile(name, _key_text(middle), tuple(notes)))
@@ -110,13 +115,13 @@ def _tiles(rack: Rack, summaries: Sequence[RunSummary]) -> Iterator[doc.Block]:
         yield doc.Tiles(tuple(tiles))
 
 
-def _item(name: str, own: Sequence[tuple[RackMetric, NodeValue]]) -> doc.Item:
-    metric, one = own[0]
-    far = f"{metric_text(metric)}: {format_quantity(one.value or 0.0, metric.unit)}, "
-    far += f"{signed_share(one.deviation or 0.0)} from the median"
-    device = one.record.device_index if one.record is not None else None
+def _item(name: str, deviating: Sequence[tuple[RackMetric, NodeValue]]) -> doc.Item:
+    metric, node_value = deviating[0]
+    far = f"{metric_text(metric)}: {format_quantity(node_value.value or 0.0, metric.unit)}, "
+    far += f"{signed_share(node_value.deviation or 0.0)} from the median"
+    device = node_value.record.device_index if node_value.record is not None else None
     where = f", GPU {device}" if device is not None else ""
-    text = f"behind in {counted(len(own), 'metric')}; farthest {far}{where}"
+    text = f"behind in {counted(len(deviating), 'metric')}; farthest {far}{where}"
     command = "trainrig burn" + (f" --devices {device}" if device is not None else "")
     fix = "On that node: heavy work with every sensor watched, then its slot, power and cooling"
     return doc.Item(label=name, text=text, tone="bad", fix=fix, command=command)
@@ -135,13 +140,15 @@ def _judged(rack: Rack) -> int:
 
 
 def _nodes_table(rack: Rack, summaries: Sequence[RunSummary]) -> doc.Table:
-    behind = {name: len(own) for name, own in rack.behind().items()}
-    names = list(dict.fromkeys(number.name for each in summaries for number in each.key_numbers))
+    behind = {name: len(metrics) for name, metrics in rack.behind().items()}
+    names = list(
+        dict.fromkeys(number.name for summary in summaries for number in summary.key_numbers)
+    )
     pairs = list(zip(rack.nodes, summaries, strict=True))
 
     def key_number(name: str) -> doc.Shown[tuple[Node, RunSummary]]:
         def found(pair: tuple[Node, RunSummary]) -> KeyNumber | None:
-            return next((one for one in pair[1].key_numbers if one.name == name), None)
+            return next((number for number in pair[1].key_numbers if number.name == name), None)
 
         return column(name.lower(), found, _key_text)
 
@@ -172,22 +179,28 @@ def _key_text(number: KeyNumber) -> str:
 def _metrics_table(rack: Rack, metrics: Sequence[RackMetric], notes: Sequence[str]) -> doc.Table:
     """A line a node, a column a metric in one unit, and below them the median and the spread."""
 
-    def cell(metric: RackMetric, one: NodeValue) -> doc.Cell:
-        if one.record is None:
+    def cell(metric: RackMetric, node_value: NodeValue) -> doc.Cell:
+        if node_value.record is None:
             return doc.Cell("-", "dim")
-        if not one.value:
-            return doc.Cell(str(one.record.status), "warn")
-        text = marked(_number(metric, one.value), bound_of(one.record))
-        small = signed_share(one.deviation) if one.is_outlier and one.deviation else ""
-        return doc.Cell(text, "bad" if one.is_outlier else "", small)
+        if not node_value.value:
+            return doc.Cell(str(node_value.record.status), "warn")
+        text = marked(_number(metric, node_value.value), bound_of(node_value.record))
+        small = (
+            signed_share(node_value.deviation)
+            if node_value.is_outlier and node_value.deviation
+            else ""
+        )
+        return doc.Cell(text, "bad" if node_value.is_outlier else "", small)
 
-    heads = [doc.Column(f"{metric_text(one)}, {_scale(one)[1]}") for one in metrics]
+    heads = [doc.Column(f"{metric_text(metric)}, {_scale(metric)[1]}") for metric in metrics]
     lines: list[tuple[str | doc.Cell, ...]] = [
         (node.name, *(cell(metric, metric.values[n]) for metric in metrics))
         for n, node in enumerate(rack.nodes)
     ]
-    middle = [doc.Cell(_number(one, one.median), "strong") for one in metrics]
-    spread = [doc.Cell("" if one.spread is None else format_share(one.spread)) for one in metrics]
+    middle = [doc.Cell(_number(metric, metric.median), "strong") for metric in metrics]
+    spread = [
+        doc.Cell("" if metric.spread is None else format_share(metric.spread)) for metric in metrics
+    ]
     return doc.Table(
         (doc.Column(rack.noun, "code"), *heads),
         (*lines, (doc.Cell("median", "strong"), *middle), ("spread", *spread)),
@@ -200,5 +213,5 @@ def _number(metric: RackMetric, value: float | None) -> str:
 
 
 def _scale(metric: RackMetric) -> tuple[float, str]:
-    values = [one.value or 0.0 for one in metric.values]
+    values = [value.value or 0.0 for value in metric.values]
     return si_scale(metric.median or max(values), metric.unit)

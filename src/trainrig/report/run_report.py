@@ -109,11 +109,11 @@ def _blocks(views: Sequence[RunView], unverified: Sequence[str]) -> Iterator[doc
     else:
         yield doc.Group("beside", tuple(_head(*pair) for pair in pairs))
         yield from _runs_together(views) if len(views) > 1 else ()
-        for number, (view, found) in enumerate(pairs, start=1):
+        for number, (view, run_summary) in enumerate(pairs, start=1):
             if len(views) > 1:
-                yield doc.Section(f"{number}. {view.name}", tuple(_body(view, found)))
+                yield doc.Section(f"{number}. {view.name}", tuple(_body(view, run_summary)))
             else:
-                yield from _body(view, found)
+                yield from _body(view, run_summary)
     yield from (doc.Group("text", (doc.Paragraph(line, "dim"),)) for line in unverified)
 
 
@@ -124,10 +124,10 @@ def render_html(views: Sequence[RunView]) -> str:
     return to_html(run_document(views))
 
 
-def _folded(node: str, view: RunView, found: RunSummary) -> doc.Section:
+def _folded(node: str, view: RunView, summary: RunSummary) -> doc.Section:
     """A node's own report behind a line: head, waterfalls and findings."""
-    body = (*_waterfalls(view, found.waterfalls), *_findings(view, found))
-    return doc.Section(node, (_head(view, found), *body), found.verdict, fold="closed")
+    body = (*_waterfalls(view, summary.waterfalls), *_findings(view, summary))
+    return doc.Section(node, (_head(view, summary), *body), summary.verdict, fold="closed")
 
 
 def _runs_together(views: Sequence[RunView]) -> Iterator[doc.Block]:
@@ -149,18 +149,22 @@ def _runs_together(views: Sequence[RunView]) -> Iterator[doc.Block]:
 # ---- the head
 
 
-def _head(view: RunView, found: RunSummary) -> doc.Block:
+def _head(view: RunView, summary: RunSummary) -> doc.Block:
     """The verdict, one sentence, four numbers, what to do next, and what the machine is."""
-    missing = [what for what in found.missing if what.lower() not in found.reason.lower()]
-    blocks: list[doc.Block] = [
-        _badge(view, found),
-        *(doc.Paragraph(when, "dim") for when in [_taken_text(found.taken)] if when),
-        doc.Paragraph(found.headline, "strong"),
+    missing = [
+        missing_part
+        for missing_part in summary.missing
+        if missing_part.lower() not in summary.reason.lower()
     ]
-    if found.key_numbers:
-        blocks.append(doc.Tiles(tuple(map(_tile, found.key_numbers))))
-    if found.actions:
-        blocks.append(doc.Findings(tuple(map(_action, found.actions)), "What to do next"))
+    blocks: list[doc.Block] = [
+        _badge(view, summary),
+        *(doc.Paragraph(when, "dim") for when in [_taken_text(summary.taken)] if when),
+        doc.Paragraph(summary.headline, "strong"),
+    ]
+    if summary.key_numbers:
+        blocks.append(doc.Tiles(tuple(map(_tile, summary.key_numbers))))
+    if summary.actions:
+        blocks.append(doc.Findings(tuple(map(_action, summary.actions)), "What to do next"))
     if missing:
         blocks.append(doc.Paragraph(f"{capital('; '.join(missing))}.", "warn", "Missing"))
     if facts := tuple(_machine_facts(view)):
@@ -182,13 +186,13 @@ def _badge(view: RunView, summary: RunSummary) -> doc.Badge:
     return doc.Badge(device_names(view), word, summary.reason, tone, answer)
 
 
-def _taken_text(taken: Taken) -> str:
+def _taken_text(run_metadata: Taken) -> str:
     """``2026-11-22 23:30 UTC, 55.0 s, trainrig 0.1.0``: what the run says of itself."""
-    day, _, clock = (taken.started or "").partition("T")
+    day, _, clock = (run_metadata.started or "").partition("T")
     parts = (
         f"{day} {clock[:5]} UTC" if day else "",
-        "" if taken.duration_s is None else format_time(taken.duration_s),
-        f"trainrig {taken.version}" if taken.version else "",
+        "" if run_metadata.duration_s is None else format_time(run_metadata.duration_s),
+        f"trainrig {run_metadata.version}" if run_metadata.version else "",
     )
     return ", ".join(filter(None, parts))
 
@@ -204,23 +208,23 @@ def _tile(number: KeyNumber) -> doc.Tile:
     elif number.unit == "B":
         value = format_memory(number.value)
     if (others := number.others) is not None:
-        seen = range_of(others.low, others.high, number.unit)
-        notes.append(f"others: {seen}, n = {others.num}")
+        others_range = range_of(others.low, others.high, number.unit)
+        notes.append(f"others: {others_range}, n = {others.num}")
     value = marked(value, AT_LEAST if number.is_least else "")
     return doc.Tile(number.name, value, tuple(notes))
 
 
 def _action(action: Action) -> doc.Item:
     gain = f"up to {signed_share(action.gain)}" if action.gain is not None else "to do"
-    what, label = capital(action.what), capital(gain)
-    return doc.Item(text=what, fix=action.next, label=label, tone="strong", command=action.command)
+    text, label = capital(action.what), capital(gain)
+    return doc.Item(text=text, fix=action.next, label=label, tone="strong", command=action.command)
 
 
 def _machine_facts(view: RunView) -> Iterator[tuple[str, str]]:
     """What the machine is; what could not be read is left out."""
     machine, sources = view.machine, view.config.get("sources")
     if is_published(view) and isinstance(sources, Mapping):
-        yield from ((str(what), str(source)) for what, source in sources.items())
+        yield from ((str(part_name), str(source)) for part_name, source in sources.items())
         return
     if imported := files_text(view):
         yield "Imported", imported
@@ -239,7 +243,7 @@ def _machine_facts(view: RunView) -> Iterator[tuple[str, str]]:
     built = [f"CUDA {version}" for version in of("software", "torch_cuda")]
     built = built or [f"ROCm {version}" for version in of("software", "torch_hip")]
     kinds = [kind for kind in of("host", "container", "virtualization") if kind != "none"]
-    for what, parts in (
+    for part_name, parts in (
         ("CPU", of("cpu", "model") + counts),
         ("Memory", [format_memory(memory)] if isinstance(memory, int) else []),
         ("System", of("host", "os", "kernel")),
@@ -248,25 +252,25 @@ def _machine_facts(view: RunView) -> Iterator[tuple[str, str]]:
         ("torch", of("software", "torch") + built),
     ):
         if parts:
-            yield what, ", ".join(parts)
+            yield part_name, ", ".join(parts)
 
 
 # ---- the body
 
 
-def _body(view: RunView, found: RunSummary) -> Iterator[doc.Block]:
+def _body(view: RunView, summary: RunSummary) -> Iterator[doc.Block]:
     everything = rows(view)
     trained = [*training_blocks(view), *_over_time(view)]
     is_training = bool(readable(view)) and all(row.unit != "B/s" for row in everything)
     yield from imported_blocks(view)
     yield from trained if is_training else ()
-    yield from _waterfalls(view, found.waterfalls)
-    yield from _findings(view, found)
-    if found.patterns:
+    yield from _waterfalls(view, summary.waterfalls)
+    yield from _findings(view, summary)
+    if summary.patterns:
         patterns: dict[tuple[str, str], list[doc.Item]] = {}
-        for each in found.patterns:
-            item = doc.Item(text=each.text, fix=each.next, label=each.label)
-            patterns.setdefault((each.id, item.fix), []).append(item)
+        for pattern in summary.patterns:
+            item = doc.Item(text=pattern.text, fix=pattern.next, label=pattern.label)
+            patterns.setdefault((pattern.id, item.fix), []).append(item)
         yield doc.Section(
             "Explanations",
             _first_of_each(patterns.values()),
@@ -275,7 +279,7 @@ def _body(view: RunView, found: RunSummary) -> Iterator[doc.Block]:
     yield from burn_blocks(view)
     yield from link_blocks(view)
     yield from () if is_training else trained
-    yield from heat_section(view, everything, found.patterns)
+    yield from heat_section(view, everything, summary.patterns)
     yield from _devices(peer_groups(view, everything))
     figures = [*([roof] if (roof := roofline(view, everything)) else ()), *curves(view, everything)]
     if figures:
@@ -286,7 +290,7 @@ def _body(view: RunView, found: RunSummary) -> Iterator[doc.Block]:
 
 
 def _over_time(view: RunView) -> Iterator[doc.Block]:
-    if series := over_time(view.series, (one.name for one in readable(view))):
+    if series := over_time(view.series, (record.name for record in readable(view))):
         note = "What the run wrote down step by step, and second by second."
         yield doc.Section("Over time", (doc.Group("beside", series),), note)
 
@@ -295,50 +299,62 @@ def _waterfalls(view: RunView, waterfalls: Sequence[Waterfall]) -> Iterator[doc.
     """The waterfall of what training computes in, at full width; the others stand behind a line."""
     if not waterfalls:
         return
-    usable = [each for each in waterfalls if _has_value(each)]
+    usable = [waterfall for waterfall in waterfalls if _has_value(waterfall)]
     largest, headlined = largest_gap(waterfalls), leading(usable)
     first = largest.waterfall.device_index if largest else None
     of_few = usable
-    gpus = sorted({each.device_index for each in usable if each.device_index is not None})
+    gpus = sorted(
+        {waterfall.device_index for waterfall in usable if waterfall.device_index is not None}
+    )
     if len(gpus) > FEW_GPUS:
         chosen = {None, first if first is not None else gpus[0]}
         chosen |= {headlined.device_index} if headlined is not None else set()
-        of_few = [each for each in usable if each.device_index in chosen]
-    shown = sorted(
+        of_few = [waterfall for waterfall in usable if waterfall.device_index in chosen]
+    shown_waterfalls = sorted(
         of_few,
-        key=lambda each: (each is not headlined, each.relevance, each.device_index != first),
+        key=lambda waterfall: (
+            waterfall is not headlined,
+            waterfall.relevance,
+            waterfall.device_index != first,
+        ),
     )
-    lead, others = shown[:1], shown[1:]
+    lead, others = shown_waterfalls[:1], shown_waterfalls[1:]
     by_id, samples = {record.id: record for record in view.records}, attempts(view)
 
-    def bars(each: Waterfall, *, is_wide: bool = False) -> doc.WaterfallBars:
-        drawn = tuple(_bars(each, by_id, samples))
+    def bars(waterfall: Waterfall, *, is_wide: bool = False) -> doc.WaterfallBars:
+        drawn = tuple(_bars(waterfall, by_id, samples))
         return doc.WaterfallBars(
-            title=each.quantity, subtitle=each.label, bars=drawn, is_wide=is_wide
+            title=waterfall.quantity, subtitle=waterfall.label, bars=drawn, is_wide=is_wide
         )
 
-    blocks: list[doc.Block] = [bars(each, is_wide=True) for each in lead]
-    cards = [each for each in others if sum(bool(level.value) for level in each.levels) > 1]
+    blocks: list[doc.Block] = [bars(waterfall, is_wide=True) for waterfall in lead]
+    cards = [
+        waterfall
+        for waterfall in others
+        if sum(bool(level.value) for level in waterfall.levels) > 1
+    ]
     if others:
-        inside: list[doc.Block] = [_reached_table([each for each in others if each not in cards])]
+        inside: list[doc.Block] = [
+            _reached_table([waterfall for waterfall in others if waterfall not in cards])
+        ]
         inside = [
             doc.Group("beside", tuple(map(bars, cards[:_MAX_WATERFALLS]))),
             *(inside if len(cards) < len(others) else []),
         ]
-        what = ", ".join(dict.fromkeys(each.quantity for each in others))
+        quantities = ", ".join(dict.fromkeys(waterfall.quantity for waterfall in others))
         title = counted(len(others), "more waterfall")
-        blocks.append(doc.Section(title, tuple(inside), what, "closed"))
+        blocks.append(doc.Section(title, tuple(inside), quantities, "closed"))
         blocks.append(doc.Group("text", (_reached_table(others),)))
     items = []
-    for each in waterfalls:
-        if not _has_value(each):
-            notes = dict.fromkeys(level.note for level in each.levels[1:] if level.note)
-            text = f"{each.title}: {'; '.join(notes) or 'not run'}"
+    for waterfall in waterfalls:
+        if not _has_value(waterfall):
+            notes = dict.fromkeys(level.note for level in waterfall.levels[1:] if level.note)
+            text = f"{waterfall.title}: {'; '.join(notes) or 'not run'}"
             items.append(doc.Item(text=capital(text), tone="warn"))
     if items:
         blocks.append(doc.Section("Without a value", (doc.Findings(tuple(items)),)))
-    if left := len(usable) - len(of_few) + max(0, len(cards) - _MAX_WATERFALLS):
-        more = f"{counted(left, 'more waterfall')} left out; those devices stand below."
+    if num_hidden := len(usable) - len(of_few) + max(0, len(cards) - _MAX_WATERFALLS):
+        more = f"{counted(num_hidden, 'more waterfall')} left out; those devices stand below."
         blocks.append(doc.Paragraph(more, "dim"))
     yield doc.Section(
         "From claim to measurement",
@@ -351,44 +367,48 @@ def _waterfalls(view: RunView, waterfalls: Sequence[Waterfall]) -> Iterator[doc.
 def _reached_table(waterfalls: Sequence[Waterfall]) -> doc.Table:
     """A line a waterfall: what was reached at the best, of which claim."""
 
-    references = {each.levels[0].name == REFERENCE for each in waterfalls if each.levels[0].value}
-    of = "of reference" if references == {True} else "of claim"
+    references = {
+        waterfall.levels[0].name == REFERENCE
+        for waterfall in waterfalls
+        if waterfall.levels[0].value
+    }
+    reference_words = "of reference" if references == {True} else "of claim"
 
-    def share(each: Waterfall) -> str:
-        claim = each.levels[0]
+    def share(waterfall: Waterfall) -> str:
+        claim = waterfall.levels[0]
         if not claim.value:
             return ""
-        share = format_share((each.best.value or 0.0) / claim.value)
-        found = marked(share, each.best.bound)
+        share = format_share((waterfall.best.value or 0.0) / claim.value)
+        share_text = marked(share, waterfall.best.bound)
         is_named = len(references) < 2 or claim.name == CLAIM
-        return found if is_named else f"{found} (reference)"
+        return share_text if is_named else f"{share_text} (reference)"
 
-    def what(each: Waterfall) -> doc.Cell:
-        best = each.best
+    def what(waterfall: Waterfall) -> doc.Cell:
+        best = waterfall.best
         return doc.Cell("; ".join(filter(None, (best.name, _doubt(best)))), "dim")
 
     return doc.table(
         waterfalls,
-        doc.words("quantity", lambda each: each.quantity),
-        doc.words("device", lambda each: each.label),
-        doc.column("reached", lambda each: _level_value(each.best)),
-        doc.column(of, share),
+        doc.words("quantity", lambda waterfall: waterfall.quantity),
+        doc.words("device", lambda waterfall: waterfall.label),
+        doc.column("reached", lambda waterfall: _level_value(waterfall.best)),
+        doc.column(reference_words, share),
         doc.words("", what),
     )
 
 
-def _has_value(each: Waterfall) -> bool:
-    return any(level.value is not None for level in each.levels[1:])
+def _has_value(waterfall: Waterfall) -> bool:
+    return any(level.value is not None for level in waterfall.levels[1:])
 
 
 def _bars(
-    each: Waterfall, by_id: Mapping[str, Record], samples: Mapping[str, Record]
+    waterfall: Waterfall, by_id: Mapping[str, Record], samples: Mapping[str, Record]
 ) -> Iterator[doc.Bar]:
-    widest = max((level.value or 0.0 for level in each.levels), default=0.0)
-    bands = [level.expected[1] for level in each.levels if level.expected]
+    widest = max((level.value or 0.0 for level in waterfall.levels), default=0.0)
+    bands = [level.expected[1] for level in waterfall.levels if level.expected]
     widest = max([widest, *(min(high, 1.25 * widest) for high in bands)]) or 1.0
     above = ""
-    for level in each.levels:
+    for level in waterfall.levels:
         record = by_id.get(level.record or "")
         kind = "published" if level.kind is Kind.BASELINE else str(level.kind)
         bar = doc.Bar(
@@ -446,12 +466,12 @@ def _with_gap(bar: doc.Bar, level: Level, above: str, widest: float) -> doc.Bar:
         return bar
     bound = share_bound(level.bound, level.ceiling_bound)
     is_plain = level.ceiling == above and above != REFERENCE
-    of = "" if is_plain else f" of {level.ceiling.lower()}"
+    ceiling_words = "" if is_plain else f" of {level.ceiling.lower()}"
     return dataclasses.replace(
         bar,
         lost=max(0.0, -gap.amount / widest),
         gap=marked(signed(gap.amount, gap.unit), bound),
-        share=marked(signed_share(gap.share), bound) + of,
+        share=marked(signed_share(gap.share), bound) + ceiling_words,
         direction="level" if abs(gap.share) < CLOSE else "down" if gap.share < 0 else "up",
         cause=gap.cause,
         parts=tuple(
@@ -474,10 +494,10 @@ def _first_of_each(groups: Collection[Sequence[doc.Item]]) -> tuple[doc.Block, .
     return first, doc.Section(title, (doc.Findings(more),), fold="closed"), line
 
 
-def _findings(view: RunView, found: RunSummary) -> Iterator[doc.Block]:
-    if found.findings:
+def _findings(view: RunView, summary: RunSummary) -> Iterator[doc.Block]:
+    if summary.findings:
         similar: dict[tuple[str, str], list[doc.Item]] = {}
-        for finding in found.findings:
+        for finding in summary.findings:
             label, tone = _SEVERITY[finding.severity]
             how, command = command_apart(finding.fix)
             item = doc.Item(text=finding.evidence, fix=how, label=label, tone=tone, command=command)

@@ -124,22 +124,22 @@ def fits_side_by_side(several: Sequence[MachineComparison[FitAnswer]]) -> Docume
     return Document(title=title, blocks=tuple(blocks))
 
 
-def _way(found: FitAnswer | None, method: str) -> Cell | str:
+def _way(answer: FitAnswer | None, method: str) -> Cell | str:
     """``fits, 11.0``: the word, and GiB of one GPU."""
-    if found is None:
+    if answer is None:
         return Cell("cannot", "bad")
-    for one in found.methods:
-        if one.method == method:
-            word = f"{one.verdict}, {_gib(float(one.memory.total))}"
-            return Cell(word, VERDICT_TONES[one.verdict])
+    for method_fit in answer.methods:
+        if method_fit.method == method:
+            word = f"{method_fit.verdict}, {_gib(float(method_fit.memory.total))}"
+            return Cell(word, VERDICT_TONES[method_fit.verdict])
     return ""
 
 
-def _place(one: MachineComparison[Prediction] | MachineComparison[FitAnswer]) -> str:
-    if one.answer is None:
-        return one.name
-    found = one.answer
-    question = found.question if isinstance(found, Prediction) else found.asked_fit.question
+def _place(machine: MachineComparison[Prediction] | MachineComparison[FitAnswer]) -> str:
+    if machine.answer is None:
+        return machine.name
+    answer = machine.answer
+    question = answer.question if isinstance(answer, Prediction) else answer.asked_fit.question
     return place_text(question.layout, question.cluster.rates().device)
 
 
@@ -147,16 +147,16 @@ def _gib(size: float) -> str:
     return f"{size / (1 << 30):.1f}"
 
 
-def _verdict(one: MachineComparison[Prediction]) -> Cell:
-    return Cell("cannot", "bad") if one.answer is None else verdict_cell(one.answer.verdict)
+def _verdict(machine: MachineComparison[Prediction]) -> Cell:
+    return Cell("cannot", "bad") if machine.answer is None else verdict_cell(machine.answer.verdict)
 
 
-def _words(one: MachineComparison[Prediction], tokens: float | None) -> str:
-    if one.answer is None:
-        return str(one.reason)
-    low, high = map(format_time, one.answer.interval)
-    text = f"{layout_text(one.answer.layout)}; 80 % between {low} and {high}"
-    return text if tokens is None else f"{text}; {duration_text(one.answer, tokens)}"
+def _words(machine: MachineComparison[Prediction], tokens: float | None) -> str:
+    if machine.answer is None:
+        return str(machine.reason)
+    low, high = map(format_time, machine.answer.interval)
+    text = f"{layout_text(machine.answer.layout)}; 80 % between {low} and {high}"
+    return text if tokens is None else f"{text}; {duration_text(machine.answer, tokens)}"
 
 
 def cases_document(rows: Iterable[dict[str, Any]]) -> Document:
@@ -168,7 +168,7 @@ def cases_document(rows: Iterable[dict[str, Any]]) -> Document:
     is_simulated = any("simulated_step_time_s" in row for row in rows)
     is_measured = any(row["error"] is not None for row in rows)
     is_held = any(row["memory_error"] is not None for row in rows)
-    found = table(
+    case_table = table(
         rows,
         column("row", lambda row: row["id"] or row["row"]),
         *_with_interval("step", "step_time_s", format_time),
@@ -179,7 +179,7 @@ def cases_document(rows: Iterable[dict[str, Any]]) -> Document:
         *([_optional("error", "memory_error", signed_share)] if is_held else []),
         line=lambda row, cells: Line(cells, note=row["reason"] or ""),
     )
-    blocks: list[Block] = [found if found.rows else Paragraph("The table is empty.")]
+    blocks: list[Block] = [case_table if case_table.rows else Paragraph("The table is empty.")]
     if is_measured:
         blocks += _errors_by_chip([row for row in rows if row["error"] is not None])
     return Document(title="predictions", blocks=tuple(blocks))
@@ -213,8 +213,8 @@ def _errors_by_chip(rows: Sequence[dict[str, Any]]) -> Iterator[Block]:
 
     by_chip = [summary(*group) for group in grouped(rows, lambda row: row["on"]).items()]
     yield error_table("chip", by_chip)
-    every = summary("all", rows)
+    all_rows = summary("all", rows)
     yield Paragraph(
-        f"step time, predicted / measured - 1: median {every.median_error:.1%}, 90th percentile "
-        f"{every.p90_error:.1%} of {counted(every.count, 'measured row')}"
+        f"step time, predicted / measured - 1: median {all_rows.median_error:.1%}, 90th percentile "
+        f"{all_rows.p90_error:.1%} of {counted(all_rows.count, 'measured row')}"
     )

@@ -22,11 +22,11 @@ _TOO_WIDE = 50.0
 """An interval whose ends are this factor apart is not worth its numbers."""
 
 
-def speedup_table(found: Sequence[Speedup], title: str) -> doc.Table:
+def speedup_table(speedups: Sequence[Speedup], title: str) -> doc.Table:
     """Ratios with their intervals on one logarithmic axis: twice and half are as far from 1."""
-    ratios = [one.ratio for one in found if one.ratio]
-    lows = [one.low for one in found if one.low]
-    highs = [one.high for one in found if one.high]
+    ratios = [speedup.ratio for speedup in speedups if speedup.ratio]
+    lows = [speedup.low for speedup in speedups if speedup.low]
+    highs = [speedup.high for speedup in speedups if speedup.high]
     low = max(min(lows, default=1.0), min(ratios, default=1.0) / _MOST_BEYOND)
     high = min(max(highs, default=1.0), max(ratios, default=1.0) * _MOST_BEYOND)
     low, high = min(low / 1.03, _LEAST_AXIS[0]), max(high * 1.03, _LEAST_AXIS[1])
@@ -36,23 +36,27 @@ def speedup_table(found: Sequence[Speedup], title: str) -> doc.Table:
             return None
         return min(1.0, math.log(max(ratio, low) / low) / math.log(high / low))
 
-    def whisker(one: Speedup) -> doc.Cell:
-        tone = _TONES.get(one.change, "")
-        ends = place(one.low), place(one.ratio), place(one.high)
+    def whisker(speedup: Speedup) -> doc.Cell:
+        tone = _TONES.get(speedup.change, "")
+        ends = place(speedup.low), place(speedup.ratio), place(speedup.high)
         return doc.Cell("", drawing=doc.Whisker(place(1.0) or 0.0, *ends, tone))
 
-    def result(one: Speedup) -> doc.Cell:
-        reason = f": {one.reason}" if one.reason else ""
-        return doc.Cell(f"{one.change}{reason}", _TONES.get(one.change, ""))
+    def result(speedup: Speedup) -> doc.Cell:
+        reason = f": {speedup.reason}" if speedup.reason else ""
+        return doc.Cell(f"{speedup.change}{reason}", _TONES.get(speedup.change, ""))
 
-    undecided = [one for one in found if one.ratio is not None and one.change is Change.CANNOT_TELL]
+    undecided = [
+        speedup
+        for speedup in speedups
+        if speedup.ratio is not None and speedup.change is Change.CANNOT_TELL
+    ]
     hint = "More rounds would decide more."
-    if any(one.basis == STEPS for one in undecided):
+    if any(speedup.basis == STEPS for speedup in undecided):
         hint = "rounds = 3 in the file would decide more: fresh processes, interleaved."
     return table(
-        found,
-        words("experiment", lambda one: one.name),
-        words("what differs", lambda one: "; ".join(one.differences) or "nothing"),
+        speedups,
+        words("experiment", lambda speedup: speedup.name),
+        words("what differs", lambda speedup: "; ".join(speedup.differences) or "nothing"),
         column("ratio", ratio_text),
         column("interval", interval_text),
         column(f"{low:.2g} to {high:.2g}", whisker, kind="drawing", optional=1),
@@ -62,15 +66,15 @@ def speedup_table(found: Sequence[Speedup], title: str) -> doc.Table:
     )
 
 
-def ratio_text(one: Speedup) -> str | None:
+def ratio_text(speedup: Speedup) -> str | None:
     """``1.25 ×``; None where it has no ratio."""
-    return None if one.ratio is None else f"{one.ratio:.2f} ×"
+    return None if speedup.ratio is None else f"{speedup.ratio:.2f} ×"
 
 
-def interval_text(one: Speedup) -> str:
+def interval_text(speedup: Speedup) -> str:
     """``1.20 to 1.31``, the ends of its interval."""
-    if one.low is None or one.high is None:
+    if speedup.low is None or speedup.high is None:
         return "-"
-    if one.low <= 0.0 or one.high > _TOO_WIDE * one.low:
+    if speedup.low <= 0.0 or speedup.high > _TOO_WIDE * speedup.low:
         return "too wide"
-    return f"{one.low:.2f} to {one.high:.2f}"
+    return f"{speedup.low:.2f} to {speedup.high:.2f}"

@@ -8,6 +8,7 @@ of facts; several are tables, a row each.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import Any
 
 from trainrig.analysis.compare_training import (
     Speedup,
@@ -72,7 +73,7 @@ def training_blocks(view: RunView) -> tuple[doc.Block, ...]:
     predicted, published = predictions(view), published_figures(view)
     compared = speedups(results)
     bases = dict.fromkeys(speedup.base for speedup in compared)
-    groups = [[one for one in compared if one.base == base] for base in bases]
+    groups = [[result for result in compared if result.base == base] for base in bases]
     differing = tuple(_differing(results))
     blocks: list[doc.Block] = [doc.Facts(differing, "What differs")] if differing else []
     blocks += [doc.Paragraph(" ".join(map(_conclusion, groups)))] if groups else []
@@ -85,7 +86,7 @@ def training_blocks(view: RunView) -> tuple[doc.Block, ...]:
     else:
         title = "Samples/s over {!r}, 95 % interval"
         blocks += [
-            *(speedup_table(own, title.format(own[0].base)) for own in groups),
+            *(speedup_table(group, title.format(group[0].base)) for group in groups),
             _numbers(results, view.verdict),
             *_bars(results),
             *_worth(results),
@@ -102,12 +103,12 @@ def training_blocks(view: RunView) -> tuple[doc.Block, ...]:
     ]
     failed = [
         doc.Item(
-            text=f"{one.name}: {one.problem}",
-            label=one.row_verdict,
-            tone=_VERDICT_TONES.get(one.row_verdict, ""),
+            text=f"{result.name}: {result.problem}",
+            label=result.row_verdict,
+            tone=_VERDICT_TONES.get(result.row_verdict, ""),
         )
-        for one in results
-        if one.problem
+        for result in results
+        if result.problem
     ]
     if failed:
         blocks.append(doc.Findings(tuple(failed)))
@@ -126,15 +127,23 @@ def training_document(view: RunView) -> doc.Document:
 def _conclusion(group: Sequence[Speedup]) -> str:
     """What came out for one base, in a sentence."""
     base = group[0].base
-    better = [one for one in group if one.change is Change.BETTER and one.ratio is not None]
+    better = [
+        speedup
+        for speedup in group
+        if speedup.change is Change.BETTER and speedup.ratio is not None
+    ]
     if better:
-        best = max(better, key=lambda one: one.ratio or 0.0)
+        best = max(better, key=lambda speedup: speedup.ratio or 0.0)
         return f"{best.name} is {ratio_text(best)} as fast as {base} ({interval_text(best)})."
-    if all(one.change is Change.WORSE for one in group):
+    if all(speedup.change is Change.WORSE for speedup in group):
         return f"{base} is the fastest."
-    apart = [one for one in group if one.low and one.high and not one.low <= 1.0 <= one.high]
-    if apart and all(one.change is Change.CANNOT_TELL for one in apart):
-        return f"Whether any is faster than {base} cannot be told: {apart[0].reason}."
+    differing = [
+        speedup
+        for speedup in group
+        if speedup.low and speedup.high and not speedup.low <= 1.0 <= speedup.high
+    ]
+    if differing and all(speedup.change is Change.CANNOT_TELL for speedup in differing):
+        return f"Whether any is faster than {base} cannot be told: {differing[0].reason}."
     return f"None is clearly faster than {base}."
 
 
@@ -142,8 +151,14 @@ def _differing(results: Sequence[TrainingResult]) -> Iterator[tuple[str, str]]:
     """Settings in which the experiments differ, as they were asked for, with their values."""
     whole = all(result.settings for result in results)
     settings = [settings_of(result, whole=whole) for result in results]
-    for name in dict.fromkeys(name for own in settings for name in own):
-        values = list(dict.fromkeys(plain_value(own[name]) for own in settings if name in own))
+    for name in dict.fromkeys(name for values_of_run in settings for name in values_of_run):
+        values = list(
+            dict.fromkeys(
+                plain_value(values_of_run[name])
+                for values_of_run in settings
+                if name in values_of_run
+            )
+        )
         if len(values) > 1:
             yield plain_name(name), ", ".join(shortened(values))
 
@@ -159,11 +174,17 @@ def _alone(
     result: TrainingResult, predicted: Sequence[TrainingPrediction]
 ) -> Iterator[tuple[str, str]]:
     """What ``train`` says of a single training: speed, parts of a step, loss, memory."""
-    forecast = next((one for one in predicted if one.name == result.name), None)
-    own = result.settings
-    sizes = f"{result.layout.batch_size} × {own['seq_len']} tokens" if own.get("seq_len") else ""
-    known = (own.get("precision"), sizes, own.get("optimizer"))
-    requested = [result.model, *(str(each) for each in known if each)]
+    forecast = next(
+        (prediction for prediction in predicted if prediction.name == result.name), None
+    )
+    settings = result.settings
+    sizes = (
+        f"{result.layout.batch_size} × {settings['seq_len']} tokens"
+        if settings.get("seq_len")
+        else ""
+    )
+    known = (settings.get("precision"), sizes, settings.get("optimizer"))
+    requested = [result.model, *(str(value) for value in known if value)]
     yield result.name, ", ".join(requested)
     if not result.passed:
         yield "Verdict", result.row_verdict
@@ -194,8 +215,8 @@ def _alone(
         _spelled(result.energy.per_token_j, "{} a token", lambda v: format_quantity(v, "J")),
         _spelled(result.energy.mean_power_w, "{} on average", lambda v: format_quantity(v, "W")),
     )
-    rest = (", ".join(filter(None, energy)), _devices(result), _observed_layout(result))
-    for name, text in zip(("Energy", "Devices", "Layout"), rest, strict=True):
+    other_facts = (", ".join(filter(None, energy)), _devices(result), _observed_layout(result))
+    for name, text in zip(("Energy", "Devices", "Layout"), other_facts, strict=True):
         if text:
             yield name, text
 
@@ -251,13 +272,13 @@ def _numbers(results: Sequence[TrainingResult], verdict: Verdict | None) -> doc.
         most = max((value(result) or 0.0 for result in results), default=0.0)
 
         def bar(result: TrainingResult) -> doc.Cell | None:
-            found = value(result)
+            number = value(result)
             if not most:
                 return doc.Cell("")
-            if found is None:
+            if number is None:
                 return None
-            strip = doc.Strip(0.0, found / most, muted=not result.passed)
-            return doc.Cell(form(found), drawing=strip)
+            strip = doc.Strip(0.0, number / most, muted=not result.passed)
+            return doc.Cell(form(number), drawing=strip)
 
         return column(head, bar, kind="drawing")
 
@@ -302,9 +323,11 @@ def _stacks(results: Sequence[TrainingResult]) -> Iterator[doc.Table]:
         parts = tuple(
             (name, share(result.timing.breakdown.get(p))) for p, (name, _) in PARTS.items()
         )
-        seen = result.timing.profiled
-        beside = step * seen.overlapped_s / seen.step_s if seen and seen.step_s else None
-        return doc.Cell("", drawing=doc.Stack(parts, share(beside)))
+        profiled = result.timing.profiled
+        overlapped = (
+            step * profiled.overlapped_s / profiled.step_s if profiled and profiled.step_s else None
+        )
+        return doc.Cell("", drawing=doc.Stack(parts, share(overlapped)))
 
     yield table(
         timed,
@@ -317,9 +340,9 @@ def _stacks(results: Sequence[TrainingResult]) -> Iterator[doc.Table]:
 
 def _bars(results: Sequence[TrainingResult]) -> Iterator[doc.Table]:
     """What ours should reach, each with what it is measured against."""
-    if found := bars(results):
+    if chart := bars(results):
         yield table(
-            found,
+            chart,
             words("ours", lambda bar: bar.name),
             words("over", lambda bar: bar.base),
             words("its kernels", lambda bar: bar.kernels),
@@ -335,9 +358,9 @@ _MET = {True: "met", False: "MISSED", None: "not judged"}
 
 def _worth(results: Sequence[TrainingResult]) -> Iterator[doc.Table]:
     """A kernel's worth: the step with it over the step that has it written out."""
-    if found := worth_of_fusing(results):
+    if worth := worth_of_fusing(results):
         yield table(
-            found,
+            worth,
             words("fused", lambda row: row[0]),
             words("in", lambda row: row[1].name),
             column("ratio", lambda row: row[1].ratio, lambda ratio: f"{ratio:.2f} ×"),
@@ -359,18 +382,20 @@ def _step_times(results: Sequence[TrainingResult]) -> doc.Table:
         return lambda result: _divided(result.timing.breakdown.get(name), result.timing.step_time_s)
 
     older = any("communication" in result.timing.breakdown for result in results)
-    shown = {name: head for name, (_, head) in PARTS.items() if older or name != "communication"}
-    of = "its claimed peak"
+    shown_parts = {
+        name: head for name, (_, head) in PARTS.items() if older or name != "communication"
+    }
+    ceiling_words = "its claimed peak"
     if all(result.is_on_cpu for result in results):
-        of = "the reference that its reported clock gives"
+        ceiling_words = "the reference that its reported clock gives"
     return table(
         results,
         _EXPERIMENT,
         column("step", lambda result: result.timing.step_time_s or None, format_time),
-        *(percent(head, part(name)) for name, head in shown.items()),
+        *(percent(head, part(name)) for name, head in shown_parts.items()),
         percent("MFU", lambda result: result.throughput.mfu),
         percent("HFU", lambda result: result.throughput.hfu),
-        title=f"A step's time, and what the device did of {of}",
+        title=f"A step's time, and what the device did of {ceiling_words}",
         notes=[
             f"{result.name}: no MFU, {result.throughput.no_mfu_reason}"
             for result in results
@@ -400,7 +425,11 @@ def _resources(results: Sequence[TrainingResult]) -> Iterator[doc.Table]:
         column("J/token", lambda r: r.energy.per_token_j, lambda v: format_quantity(v, "J")),
         column("power", lambda r: r.energy.mean_power_w, lambda v: format_quantity(v, "W")),
     )
-    known = [one for one in columns if any(one[1](result) != "-" for result in results)]
+    known = [
+        column_pair
+        for column_pair in columns
+        if any(column_pair[1](result) != "-" for result in results)
+    ]
     if known:
         title = "Devices and energy; memory is the peak of a device, lowest to highest"
         yield table(results, _EXPERIMENT, *known, title=title)
@@ -442,24 +471,24 @@ def _losses(results: Sequence[TrainingResult]) -> doc.Table:
 
 def _observed_layout(result: TrainingResult) -> str | None:
     """``2 ranks, ZeRO-3, bf16, recomputed, as FSDPModel``."""
-    found = result.layout.found
-    if found is None:
+    observed = result.layout.found
+    if observed is None:
         return None
-    mesh, kernels, zero = found.mesh, found.kernels, found.sharding.zero
+    mesh, kernels, zero = observed.mesh, observed.kernels, observed.sharding.zero
     parts = (
         (True, counted(mesh.ranks, "rank")),
         (zero, f"ZeRO-{zero}"),
-        (True, found.precision.compute),
-        (found.batch.grad_accum > 1, f"{found.batch.grad_accum} micro-batches a step"),
-        (found.recompute in ("yes", "full"), "recomputed"),
-        (found.recompute == "selective", "recomputed but products"),
+        (True, observed.precision.compute),
+        (observed.batch.grad_accum > 1, f"{observed.batch.grad_accum} micro-batches a step"),
+        (observed.recompute in ("yes", "full"), "recomputed"),
+        (observed.recompute == "selective", "recomputed but products"),
         ((mesh.tp or 1) > 1, f"TP {mesh.tp}{' + SP' if mesh.sequence_parallel else ''}"),
         ((mesh.pp or 1) > 1, f"PP {mesh.pp}"),
         ((mesh.cp or 1) > 1, f"CP {mesh.cp}"),
         (kernels.attention in _ATTENTIONS, _ATTENTIONS.get(str(kernels.attention), "")),
         (kernels.compile, "compiled"),
-        (found.optimizer.offload, "offloaded"),
-        (found.wrapped not in _NOT_WRAPPED, f"as {found.wrapped}"),
+        (observed.optimizer.offload, "offloaded"),
+        (observed.wrapped not in _NOT_WRAPPED, f"as {observed.wrapped}"),
     )
     return ", ".join(text for holds, text in parts if holds)
 
@@ -478,7 +507,9 @@ def _predictions(
 ) -> Iterator[doc.Table]:
     by_name = {result.name: result for result in results}
     pairs = [
-        (one, by_name[one.name]) for one in predicted if one.step_time_s and one.name in by_name
+        (prediction, by_name[prediction.name])
+        for prediction in predicted
+        if prediction.step_time_s and prediction.name in by_name
     ]
 
     def error(pair: tuple[TrainingPrediction, TrainingResult]) -> float | None:
@@ -506,7 +537,11 @@ def _profiled(
     results: Sequence[TrainingResult], predicted: Sequence[TrainingPrediction]
 ) -> Iterator[doc.Table]:
     """The parts of a profiled step, and below each what was predicted of it."""
-    forecast = {one.name: one.parts for one in predicted if one.parts is not None}
+    forecast = {
+        prediction.name: prediction.parts
+        for prediction in predicted
+        if prediction.parts is not None
+    }
     lines = [
         (name, parts)
         for result in results
@@ -533,11 +568,8 @@ def _profiled(
 
 def _traces(view: RunView) -> Iterator[doc.Paragraph]:
     """Yield where the ranks' traces lie, once for all experiments."""
-    files = tuple(
-        dict.fromkeys(
-            path for record in view.records for path in record.conditions.get(TRACES) or ()
-        )
-    )
+    lists: Iterator[Any] = (record.conditions.get(TRACES) for record in view.records)
+    files = tuple(dict.fromkeys(path for paths in lists for path in paths or ()))
     if files:
         words = "Traces of the profiled steps, for Perfetto or trainrig import:"
         yield doc.Paragraph(words, files=files)
@@ -567,6 +599,10 @@ def _remarks(
         if reason:
             yield f"Where a step's time went is not known: {reason}"
     yield from published_outliers(published)
-    reasons = {one.reason: one.name for one in reversed(predicted) if one.reason}
+    reasons = {
+        prediction.reason: prediction.name
+        for prediction in reversed(predicted)
+        if prediction.reason
+    }
     for reason, name in reversed(reasons.items()):
         yield f"{name}: not predicted: {str(reason).removeprefix('no target known: ')}"

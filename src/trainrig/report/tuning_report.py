@@ -25,9 +25,9 @@ def tuning_document(
     ``refused``: names of those that this machine cannot train, and why.
     """
     notes = []
-    if any(one.tied for one in ranking):
+    if any(standing.tied for standing in ranking):
         notes.append("=: cannot tell from the first of its place; more --rounds would decide more.")
-    if ranking and all(_predicted(one) is None for one in ranking):
+    if ranking and all(_predicted(standing) is None for standing in ranking):
         hint = "trainrig qualify measures this machine's rates, and predictions rest on them."
         notes.append(f"Nothing was predicted: {hint}")
     if left_out:
@@ -39,12 +39,12 @@ def tuning_document(
             table(
                 ranking,
                 column("place", _place),
-                words("layout", lambda one: one.result.name),
-                column("token/s", lambda one: one.result.throughput.tokens_per_s, _rate),
-                column("step", lambda one: one.result.timing.step_time_s, format_time),
+                words("layout", lambda standing: standing.result.name),
+                column("token/s", lambda standing: standing.result.throughput.tokens_per_s, _rate),
+                column("step", lambda standing: standing.result.timing.step_time_s, format_time),
                 column("predicted", _predicted, format_time),
-                column("off", lambda one: one.error, signed_share, optional=1),
-                column("predicted place", lambda one: one.predicted_place, optional=2),
+                column("off", lambda standing: standing.error, signed_share, optional=1),
+                column("predicted place", lambda standing: standing.predicted_place, optional=2),
                 words("result", _result),
                 notes=notes,
             ),
@@ -52,25 +52,25 @@ def tuning_document(
     )
 
 
-def _place(one: Standing) -> str | None:
-    return None if one.place is None else f"{one.place}{'=' if one.tied else ''}"
+def _place(standing: Standing) -> str | None:
+    return None if standing.place is None else f"{standing.place}{'=' if standing.tied else ''}"
 
 
 def _rate(value: float) -> str:
     return format_quantity(value, "token/s").removesuffix(" token/s")
 
 
-def _predicted(one: Standing) -> float | None:
-    return one.predicted.step_time_s if one.predicted else None
+def _predicted(standing: Standing) -> float | None:
+    return standing.predicted.step_time_s if standing.predicted else None
 
 
-def _result(one: Standing) -> doc.Cell:
-    own, speedup = one.result, one.speedup
-    if one.place is None:
-        tone = _TONES.get(own.row_verdict, "")
-        return doc.Cell(f"{own.row_verdict}: {own.problem or 'no steps that count'}", tone)
+def _result(standing: Standing) -> doc.Cell:
+    result, speedup = standing.result, standing.speedup
+    if standing.place is None:
+        tone = _TONES.get(result.row_verdict, "")
+        return doc.Cell(f"{result.row_verdict}: {result.problem or 'no steps that count'}", tone)
     if speedup is None:
-        return doc.Cell("fastest", "good") if one.place == 1 else doc.Cell("slower")
+        return doc.Cell("fastest", "good") if standing.place == 1 else doc.Cell("slower")
     if speedup.ratio is None or speedup.low is None or speedup.high is None:
         return doc.Cell(f"cannot tell: {speedup.reason}")
     ends = f"{speedup.low:.2f} to {speedup.high:.2f}"

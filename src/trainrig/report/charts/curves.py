@@ -45,13 +45,13 @@ def curves(view: RunView, everything: Sequence[Row]) -> tuple[Figure, ...]:
     """The curves over size that this run's points can fill."""
     usable = [row for row in everything if value_of(row.measured)]
     names = name_devices(devices(usable))
-    found = itertools.chain(
+    figures = itertools.chain(
         _matmul_figures(view, usable, names),
         _vector_figures(view, usable, names),
         _copy_figures(usable, names),
         _collective_figures(usable),
     )
-    return tuple(itertools.islice(found, MAX_CHARTS))
+    return tuple(itertools.islice(figures, MAX_CHARTS))
 
 
 def value_of(record: Record | None) -> float:
@@ -98,14 +98,14 @@ def _matmul_figures(
     if not burst:
         return
     groups = by_dtype(one_device(burst))
-    own = _by_case(itertools.chain(*groups.values()), ("dtype",), "m")
+    cases = _by_case(itertools.chain(*groups.values()), ("dtype",), "m")
     x = "n of an n × n × n matmul"
-    if len(own) > 1 and _has_curve(own):
+    if len(cases) > 1 and _has_curve(cases):
         where = names[burst[0].device, devices(burst)[0][1]]
-        yield _curve(f"Matmul over size, {where}", x, own)
+        yield _curve(f"Matmul over size, {where}", x, cases)
     for dtype, chosen in by_dtype(burst).items():
         lines, others = _by_device(chosen, names), _others(view, chosen, {"dtype": dtype}, "m")
-        if others or (_has_curve(lines) and (len(lines) > 1 or len(own) == 1)):
+        if others or (_has_curve(lines) and (len(lines) > 1 or len(cases) == 1)):
             title = f"{dtype} matmul over size"
             yield _curve(title, x, lines, others, claim_of(view, chosen), chosen[0].unit)
 
@@ -115,28 +115,28 @@ def _vector_figures(
 ) -> Iterator[Figure]:
     vector = [row for row in usable if row.role is Role.STREAM and row.metric == "byte_rate"]
     for dtype, chosen in by_dtype(one_device(vector)).items():
-        own = _by_case(chosen, ("op", "cache"), "num_elements")
+        cases = _by_case(chosen, ("op", "cache"), "num_elements")
         others = _others(view, chosen, {"dtype": dtype, "op": "scale"}, "num_elements")
-        if not others and not _has_curve(own):
+        if not others and not _has_curve(cases):
             continue
         title = f"{dtype} vector over size, {names[chosen[0].device, chosen[0].index]}"
         claim = claim_of(view, [row for row in chosen if row.case.get("cache") == "cold"] or chosen)
-        yield _curve(title, "Elements", own, others, claim, "B/s", lambda n: binary(n).strip())
+        yield _curve(title, "Elements", cases, others, claim, "B/s", lambda n: binary(n).strip())
 
 
 def _copy_figures(usable: Sequence[Row], names: Mapping[Device, str]) -> Iterator[Figure]:
     copies = one_device([row for row in usable if row.role is Role.TRANSFER])
-    own = _by_case(copies, ("direction", "memory"), "bytes")
-    if _has_curve(own):
+    cases = _by_case(copies, ("direction", "memory"), "bytes")
+    if _has_curve(cases):
         title = f"Copies over size, {names[copies[0].device, copies[0].index]}"
-        yield _curve(title, "Bytes", own, unit="B/s", word=lambda n: f"{binary(n)}B")
+        yield _curve(title, "Bytes", cases, unit="B/s", word=lambda n: f"{binary(n)}B")
 
 
 def _collective_figures(usable: Sequence[Row]) -> Iterator[Figure]:
     """Bus bandwidth over size, a line an operation: a chart for each number of ranks and path."""
-    own = [row for row in usable if row.role is Role.COLLECTIVE and row.metric == "bus_rate"]
+    rows = [row for row in usable if row.role is Role.COLLECTIVE and row.metric == "bus_rate"]
     kinds = ("ranks", "nodes", "backend", "peer_access", "dtype", "in_place")
-    groups = grouped(own, lambda row: tuple(row.case.get(name) for name in kinds))
+    groups = grouped(rows, lambda row: tuple(row.case.get(name) for name in kinds))
     for kind, members in groups.items():
         lines = [line for line in _by_case(members, ("collective",), "bytes") if line.points]
         if max(len(line.points) for line in lines) < 2:
@@ -163,14 +163,14 @@ def _by_device(chosen: Sequence[Row], names: Mapping[Device, str]) -> list[Serie
     groups = {where: of_device[where] for where in devices(chosen)}
     best = {where: max(value_of(row.measured) for row in rows) for where, rows in groups.items()}
     usual, few = median(list(best.values())), len(groups) <= 2
-    found = []
+    device_series = []
     for number, (where, members) in enumerate(list(groups.items())[:MAX_OWN]):
         behind = not few and best[where] < usual * (1.0 - AGREEMENT)
         place = number if few else int(behind)
         label = names[where] if few or behind or number == 0 else ""
         points = _points(members, "m")
-        found.append(Series(label=label, points=points, colour=f"c{place}", marker=place))
-    return found
+        device_series.append(Series(label=label, points=points, colour=f"c{place}", marker=place))
+    return device_series
 
 
 def _by_case(chosen: Iterable[Row], names: Sequence[str], field: str) -> list[Series]:
@@ -189,12 +189,12 @@ def _by_case(chosen: Iterable[Row], names: Sequence[str], field: str) -> list[Se
 
 
 def _points(chosen: Iterable[Row], field: str) -> tuple[Point, ...]:
-    found = [
+    points = [
         mark(row, float(place), value_of(row.measured), row.unit)
         for row in chosen
         if isinstance(place := row.case.get(field), int)
     ]
-    return thinned(sorted(found, key=lambda point: point.x), MAX_POINTS)
+    return thinned(sorted(points, key=lambda point: point.x), MAX_POINTS)
 
 
 def _others(
@@ -207,7 +207,7 @@ def _others(
     if chosen[0].index is None:
         return []
     first, own = chosen[0], {record.id for record in view.records}
-    found: dict[str, dict[int, Record]] = {}
+    by_source: dict[str, dict[int, Record]] = {}
     for record in view.baselines:
         place = record.case.get(field)
         if (
@@ -221,27 +221,30 @@ def _others(
             and all(record.case.get(name) == value for name, value in case.items())
             and (field != "m" or square_size(record.case))
         ):
-            best = found.setdefault(record.device or "unknown", {})
+            best = by_source.setdefault(record.device or "unknown", {})
             best[place] = max(best.get(place, record), record, key=value_of)
     top = max([claim_of(view, chosen) or 0.0, *(value_of(row.measured) for row in chosen)])
     near = []
-    for device, best in found.items():
+    for device, best in by_source.items():
         fame = next((n for n, name in enumerate(_KNOWN) if device.startswith(name)), len(_KNOWN))
         if max(map(value_of, best.values())) <= top * _NEAR:
             near.append((fame, -len(best), device))
     # One of each make before a second one: three V100s say what one says.
-    ranked = [list(own) for _, own in itertools.groupby(sorted(near), key=lambda one: one[0])]
+    ranked = [
+        list(own)
+        for _, own in itertools.groupby(sorted(near), key=lambda ranked_record: ranked_record[0])
+    ]
     turns = itertools.chain(*itertools.zip_longest(*ranked))
-    names = [one[2] for one in turns if one is not None]
-    return [_published_line(name, found[name], first) for name in names[:MAX_OTHERS]]
+    names = [ranked_record[2] for ranked_record in turns if ranked_record is not None]
+    return [_published_line(name, by_source[name], first) for name in names[:MAX_OTHERS]]
 
 
 def _published_line(device: str, best: Mapping[int, Record], first: Row) -> Series:
     points = []
     for x, record in sorted(best.items())[:MAX_POINTS]:
         value = format_quantity(value_of(record), record.unit)
-        what = case_text(record.benchmark, record.case)
-        title = f"{device}, {what}: {value} (published: {record.source})"
+        case_words = case_text(record.benchmark, record.case)
+        title = f"{device}, {case_words}: {value} (published: {record.source})"
         points.append(Point(x=x, y=value_of(record), title=title))
     label, short = _LONG_NAME.sub("", device) if len(device) > _LONGEST else device, ""
     if device == first.device:
@@ -252,7 +255,7 @@ def _published_line(device: str, best: Mapping[int, Record], first: Row) -> Seri
 def _curve(
     title: str,
     x_title: str,
-    own: Sequence[Series],
+    measured_series: Sequence[Series],
     others: Sequence[Series] = (),
     claim: float | None = None,
     unit: str = "FLOP/s",
@@ -261,11 +264,11 @@ def _curve(
     by_point: bool = False,
 ) -> Figure:
     """``by_point``: points that differ much need a logarithmic axis, not lines alone."""
-    lines = [*others, *own]
+    lines = [*others, *measured_series]
     tops = [max(point.y for point in line.points) for line in lines if line.points]
     highest = max([*tops, claim or 0.0])
-    every = [point.y for line in lines for point in line.points]
-    lowest = min(every if by_point else tops)
+    y_values = [point.y for line in lines for point in line.points]
+    lowest = min(y_values if by_point else tops)
     xs = [point.x for line in lines for point in line.points]
     if claim is not None:
         ends = (Point(x=min(xs), y=claim), Point(x=max(xs), y=claim))
@@ -277,7 +280,7 @@ def _curve(
         y=quantity_axis(highest, unit, log=highest / lowest > _LOG_SPAN),
         series=tuple(lines),
     )
-    is_hollow = any(point.hollow for line in own for point in line.points)
+    is_hollow = any(point.hollow for line in measured_series for point in line.points)
     caption = [
         "Hollow: hot in cache, or noisy." if is_hollow else "",
         "Grey: published by others, with other software and clocks." if others else "",

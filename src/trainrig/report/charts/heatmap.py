@@ -57,7 +57,9 @@ def heat_maps(
 
     ``patterns`` tell which cells are launch-bound.
     """
-    flat = {name for one in patterns if one.id == "launch-bound" for name in one.records}
+    flat = {
+        name for pattern in patterns if pattern.id == "launch-bound" for name in pattern.records
+    }
     groups: dict[tuple[str, ...], list[Row]] = {}
     for row in everything:
         case = {name: str(value) for name, value in row.case.items()}
@@ -69,8 +71,8 @@ def heat_maps(
             and row.measured is not None
             and row.count == 1
         ):
-            rest = sorted(f"{k}={v}" for k, v in case.items() if k not in (*_AXES, "pass"))
-            groups.setdefault((*rest, case["pass"]), []).append(row)
+            other_fields = sorted(f"{k}={v}" for k, v in case.items() if k not in (*_AXES, "pass"))
+            groups.setdefault((*other_fields, case["pass"]), []).append(row)
     names = name_devices(devices(everything))
     return [
         (kind[-1] != PASSES[0], _map(view, everything, groups[kind], names, flat))
@@ -97,8 +99,8 @@ def _map(
 ) -> Group:
     """One layer and pass: a table for each device, then for each source."""
     first = members[0]
-    seen = (row.measured for row in members if row.measured is not None)
-    own = grouped(seen, lambda record: (record.device, record.device_index))
+    measured = (row.measured for row in members if row.measured is not None)
+    by_device = grouped(measured, lambda record: (record.device, record.device_index))
     others = _published(view, first)
 
     def own_peak(where: Device) -> Record | None:
@@ -109,9 +111,9 @@ def _map(
             if (row.device, row.index) == where and is_burst(row) and row.case.get("dtype") == dtype
         )
 
-    host_first = sorted(own, key=lambda where: -1 if where[1] is None else where[1])
+    host_first = sorted(by_device, key=lambda where: -1 if where[1] is None else where[1])
     grids = [
-        _grid(names[where], "", own[where], own_peak(where), flat)
+        _grid(names[where], "", by_device[where], own_peak(where), flat)
         for where in host_first[: MAX_GRIDS - len(others)]
     ]
     grids += [
@@ -164,14 +166,14 @@ def _grid(
 
 def _published(view: RunView, first: Row) -> dict[tuple[str, str], list[Record]]:
     """Of each device of BESIDE the published grid of the same layer with the most cells."""
-    own = {record.id for record in view.records}
-    found: dict[str, dict[str, list[Record]]] = {device: {} for device in BESIDE}
+    own_ids = {record.id for record in view.records}
+    by_device: dict[str, dict[str, list[Record]]] = {device: {} for device in BESIDE}
     for record in view.baselines:
-        if record.device in BESIDE and record.id not in own and _is_same_layer(record, first):
-            found[record.device].setdefault(str(record.source), []).append(record)
+        if record.device in BESIDE and record.id not in own_ids and _is_same_layer(record, first):
+            by_device[record.device].setdefault(str(record.source), []).append(record)
     best = {
         device: max(sources.items(), key=lambda item: len(item[1]))
-        for device, sources in found.items()
+        for device, sources in by_device.items()
         if sources
     }
     return {(device, who): cells for device, (who, cells) in best.items() if len(cells) > 1}

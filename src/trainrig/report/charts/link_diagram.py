@@ -47,10 +47,10 @@ def grouped_by(
         if joins(path) and a in home and b in home:
             old, new = home[b], home[a]
             home = {number: new if place == old else place for number, place in home.items()}
-    found: dict[int, list[int]] = {}
+    groups: dict[int, list[int]] = {}
     for number, place in home.items():
-        found.setdefault(place, []).append(number)
-    return list(found.values())
+        groups.setdefault(place, []).append(number)
+    return list(groups.values())
 
 
 def sockets(diagram: LinkDiagram) -> list[list[list[int]]]:
@@ -60,7 +60,9 @@ def sockets(diagram: LinkDiagram) -> list[list[list[int]]]:
     near = grouped_by(numbers, known, lambda path: path != "SYS")
     if not known:  # NVLinks hide how the sockets are shared
         near = [numbers]
-    return [grouped_by(own, known, lambda path: path in ("PIX", "PXB")) for own in near]
+    return [
+        grouped_by(socket_gpus, known, lambda path: path in ("PIX", "PXB")) for socket_gpus in near
+    ]
 
 
 def is_nvlink(path: str) -> bool:

@@ -82,8 +82,10 @@ def _telemetry_figures(rows: Sequence[Row]) -> Iterator[Figure]:
     ):
         keys = {f"GPU {n}": f"gpu{n}_{key}" for n in gpus} if title.startswith("GPU") else {"": key}
         lines = {
-            name: [(at - start, value * scale) for at, value in _line(rows, "t", _value(own))]
-            for name, own in keys.items()
+            name: [
+                (at - start, value * scale) for at, value in _line(rows, "t", _value(device_keys))
+            ]
+            for name, device_keys in keys.items()
         }
         if key != "steal_share" or any(value for line in lines.values() for _, value in line):
             yield from line_figure(title, unit, lines, "s since the first reading")
@@ -103,36 +105,38 @@ def _line(rows: Iterable[Row], at: str, value: Callable[[Row], float | None]) ->
 def line_figure(title: str, unit: str, lines: Mapping[str, Line], x_title: str) -> Iterator[Figure]:
     """A chart of one line or several; nothing where none has two points."""
     drawn = [(name, line) for name, line in lines.items() if len(line) > 1]
-    shown = drawn[:_MAX_LINES]
-    if not shown:
+    drawn_lines = drawn[:_MAX_LINES]
+    if not drawn_lines:
         return
     axis = Axis(title=unit, from_zero=unit == "%")
     if unit in _PREFIXED:
-        axis = quantity_axis(max(abs(y) for _, line in shown for _, y in line), unit)
+        axis = quantity_axis(max(abs(y) for _, line in drawn_lines for _, y in line), unit)
 
     def points(line: Line) -> tuple[Point, ...]:
         spelled = unit if unit in _PREFIXED else ""
-        found = [Point(x=x, y=y, title=f"{x:g}: {format_quantity(y, spelled)}") for x, y in line]
-        return thinned(found, _MAX_POINTS)
+        points_of_line = [
+            Point(x=x, y=y, title=f"{x:g}: {format_quantity(y, spelled)}") for x, y in line
+        ]
+        return thinned(points_of_line, _MAX_POINTS)
 
     # A label that a phone has no room for is a number, which the caption explains.
-    is_long = max(len(name) for name, _ in shown) > _LONGEST
+    is_long = max(len(name) for name, _ in drawn_lines) > _LONGEST
     own = tuple(
         Series(
-            label="" if len(shown) == 1 else str(place + 1) if is_long else name,
+            label="" if len(drawn_lines) == 1 else str(place + 1) if is_long else name,
             points=points(line),
             colour=f"c{place}",
             marker=place if len(line) <= 40 else -1,
         )
-        for place, (name, line) in enumerate(shown)
+        for place, (name, line) in enumerate(drawn_lines)
     )
-    left = len(drawn) - len(shown)
-    key = [f"{place}: {name}" for place, (name, _) in enumerate(shown, 1)]
-    parts = ["; ".join(key) + "." if is_long and len(shown) > 1 else ""]
-    parts.append(f"{left} more left out." if left else "")
+    num_hidden = len(drawn) - len(drawn_lines)
+    key = [f"{place}: {name}" for place, (name, _) in enumerate(drawn_lines, 1)]
+    parts = ["; ".join(key) + "." if is_long and len(drawn_lines) > 1 else ""]
+    parts.append(f"{num_hidden} more left out." if num_hidden else "")
     caption = " ".join(filter(None, parts))
-    starts = min(x for _, line in shown for x, _ in line)
-    ends = max(x for _, line in shown for x, _ in line)
+    starts = min(x for _, line in drawn_lines for x, _ in line)
+    ends = max(x for _, line in drawn_lines for x, _ in line)
     # What began late fills its chart, too.
     x = Axis(title=x_title, from_zero=starts < 0.2 * ends)
     chart = Chart(title=title, x=x, y=axis, series=own)

@@ -66,9 +66,9 @@ def roofline(view: RunView, everything: Sequence[Row]) -> Figure | None:
     flats = [claim_of(view, members) or 0.0 for members in matmuls.values()]
     roof = max([0.0, *flats, *(value_of(row.measured) for row, _ in products)])
     for number, dtype in enumerate(matmuls):
-        own = [pair for pair in products if str(pair[0].case.get("dtype")) == dtype]
-        lines += _flats(view, dtype, own, slopes, span, number)
-        lines.append(_marks(own, f"c{number % COLOURS}", number))
+        dtype_products = [pair for pair in products if str(pair[0].case.get("dtype")) == dtype]
+        lines += _flats(view, dtype, dtype_products, slopes, span, number)
+        lines.append(_marks(dtype_products, f"c{number % COLOURS}", number))
 
     def ridge(slope: float) -> float:
         """Where the highest arithmetic roof begins."""
@@ -78,7 +78,9 @@ def roofline(view: RunView, everything: Sequence[Row]) -> Figure | None:
         ends = tuple(Point(x=x, y=slope * x) for x in (span[0], ridge(slope)))
         dashed = name == "claimed"
         lines.append(Series(label="", points=ends, colour="cc", dashed=dashed, marker=-1))
-    shown = ", ".join(f"{format_quantity(slope, 'B/s')} {name}" for name, slope in slopes.items())
+    slope_words = ", ".join(
+        f"{format_quantity(slope, 'B/s')} {name}" for name, slope in slopes.items()
+    )
     steepest = max(slopes.values())
     # The bandwidths stand beside the slope where there is room: high up, on its left.
     x = span[0] * (ridge(steepest) / span[0]) ** 0.78
@@ -87,10 +89,12 @@ def roofline(view: RunView, everything: Sequence[Row]) -> Figure | None:
         x=Axis(title="Arithmetic intensity, FLOP per byte", log=True),
         y=quantity_axis(max(p.y for line in lines for p in line.points), "FLOP/s", log=True),
         series=tuple(lines),
-        notes=(Note(x=x, y=x * steepest, text=shown, colour="cc"),),
+        notes=(Note(x=x, y=x * steepest, text=slope_words, colour="cc"),),
     )
-    seen = "published" if is_published(view) else "measured"
-    return Figure(chart=chart, caption=_CAPTION.format(seen=seen, slopes=shown), is_wide=True)
+    origin = "published" if is_published(view) else "measured"
+    return Figure(
+        chart=chart, caption=_CAPTION.format(seen=origin, slopes=slope_words), is_wide=True
+    )
 
 
 def _placed(rows: Iterable[Row]) -> Iterator[Placed]:
@@ -112,19 +116,19 @@ def _best_streams(placed: Iterable[Placed]) -> list[Placed]:
 def _flats(
     view: RunView,
     dtype: str,
-    own: Sequence[Placed],
+    dtype_points: Sequence[Placed],
     slopes: dict[str, float],
     span: tuple[float, float],
     number: int,
 ) -> list[Series]:
     """A dtype's arithmetic roofs; one label says both numbers."""
-    unit = own[0][0].unit
-    claim = claim_of(view, [row for row, _ in own])
-    record = best_record(row.measured for row, _ in own)
+    unit = dtype_points[0][0].unit
+    claim = claim_of(view, [row for row, _ in dtype_points])
+    record = best_record(row.measured for row, _ in dtype_points)
     best = record.value or 0.0 if record is not None else 0.0
     amount = amount_of(best, claim, unit) if claim else format_quantity(best, unit)
     amount = marked(amount, bound_of(record)) if record is not None else amount
-    found = []
+    flats = []
     for name, flat in (("claimed", claim), ("measured", best)):
         if flat:
             slope = slopes.get(name) or next(iter(slopes.values()))
@@ -137,13 +141,13 @@ def _flats(
                 dashed=name == "claimed",
                 marker=-1,
             )
-            found.append(line)
-    return found
+            flats.append(line)
+    return flats
 
 
-def _marks(own: Sequence[Placed], colour: str, marker: int) -> Series:
+def _marks(dtype_points: Sequence[Placed], colour: str, marker: int) -> Series:
     points = []
-    for row, x in own[: MAX_POINTS * 2]:
+    for row, x in dtype_points[: MAX_POINTS * 2]:
         value = value_of(row.measured)
         rate = value if row.metric == "flop_rate" else value * x
         points.append(mark(row, x, rate, "FLOP/s"))

@@ -147,14 +147,16 @@ class _Scale:
 def draw(chart: Chart, width: float, height: float) -> str:
     """The chart as an ``<svg>`` of ``width`` × ``height`` units, or nothing without points."""
     series = []
-    for each in chart.series:
-        points = tuple(p for p in each.points if chart.x.can_show(p.x) and chart.y.can_show(p.y))
-        label = (width < _NARROW and each.short) or each.label
-        series += [replace(each, label=label, points=points)] if points else []
+    for line_series in chart.series:
+        points = tuple(
+            p for p in line_series.points if chart.x.can_show(p.x) and chart.y.can_show(p.y)
+        )
+        label = (width < _NARROW and line_series.short) or line_series.label
+        series += [replace(line_series, label=label, points=points)] if points else []
     if not series:
         return ""
     left, top, bottom = 52.0, 26.0, 44.0
-    longest = max(_width(each.label) for each in series)
+    longest = max(_width(line_series.label) for line_series in series)
     right = min(longest + 22.0, 0.42 * width) if longest else 14.0
     xs = _scale(chart.x, [p.x for s in series for p in s.points], left, width - right)
     ys = _scale(chart.y, [p.y for s in series for p in s.points], height - bottom, top)
@@ -188,22 +190,24 @@ def _ticks(axis: Axis, scale: _Scale, most: int) -> list[float]:
     """At most so many round numbers; on a logarithmic axis powers of ten, or 1-2-5 steps."""
     low, high = scale.low / axis.scale, scale.high / axis.scale
     if axis.ticks:
-        found = [tick for tick in axis.ticks if scale.low <= tick <= scale.high]
+        visible_ticks = [tick for tick in axis.ticks if scale.low <= tick <= scale.high]
     elif axis.log:
         exponents = range(math.floor(math.log10(low)), math.ceil(math.log10(high)) + 1)
         steps = [m * 10.0**n for n in exponents for m in (1.0, 2.0, 5.0)]
         powers = [10.0**n for n in exponents if low <= 10.0**n <= high]
         finer = [step for step in steps if low <= step <= high]
         is_fine = len(powers) < 3 and (len(finer) <= most or not powers)
-        found = [tick * axis.scale for tick in (finer if is_fine else powers)]
+        visible_ticks = [tick * axis.scale for tick in (finer if is_fine else powers)]
     else:
         rough = (high - low) / max(1, most)
         power = 10.0 ** math.floor(math.log10(rough))
         rounds = (m * power for m in (1.0, 2.0, 2.5, 5.0, 10.0))
         step = next(step for step in rounds if step >= rough * 0.999) * axis.scale
-        found = [step * n for n in range(math.ceil(scale.low / step), int(scale.high / step) + 1)]
-    stride = math.ceil(len(found) / max(1, most))
-    return found[::-1][:: max(1, stride)][::-1]
+        visible_ticks = [
+            step * n for n in range(math.ceil(scale.low / step), int(scale.high / step) + 1)
+        ]
+    stride = math.ceil(len(visible_ticks) / max(1, most))
+    return visible_ticks[::-1][:: max(1, stride)][::-1]
 
 
 def _y_axis(axis: Axis, scale: _Scale, left: float, right: float) -> list[str]:

@@ -39,7 +39,7 @@ def _block(block: doc.Block, level: int) -> Iterator[str]:
             yield from _badge(block, level)
         case doc.Facts():
             title = [f"**{_escape(block.title)}**", ""] if block.title else []
-            pairs = [f"- {_escape(what)}: {_escape(value)}" for what, value in block.pairs]
+            pairs = [f"- {_escape(name)}: {_escape(value)}" for name, value in block.pairs]
             yield "\n".join(title + pairs)
         case doc.Tiles():
             yield "\n".join(
@@ -57,7 +57,9 @@ def _block(block: doc.Block, level: int) -> Iterator[str]:
                 why = bar.cause if bar.gap else bar.note or bar.source
                 why += f"; {bar.doubt}" if bar.doubt else ""
                 rows.append([_escape(cell) for cell in (bar.name, bar.value, gap, why)])
-            yield _pipes(map(translate, ["level", "value", "gap", "cause"]), rows, left=(0, 3))
+            yield _pipes(
+                map(translate, ["level", "value", "gap", "cause"]), rows, left_aligned=(0, 3)
+            )
         case doc.Table():
             yield from _table(block)
 
@@ -98,7 +100,7 @@ def _table(block: doc.Table) -> Iterator[str]:
         yield _pipes(
             [column.head for column in columns],
             [[_cell(cell) for cell in cells] for _, cells in rows[:_MAX_ROWS]],
-            left=[n for n, column in enumerate(columns) if column.kind != "number"],
+            left_aligned=[n for n, column in enumerate(columns) if column.kind != "number"],
         )
     notes = [f"{cells[0].text}: {line.note}" for line, cells in rows if line.note]
     if len(rows) > _MAX_ROWS:
@@ -113,10 +115,12 @@ def _cell(cell: doc.Cell) -> str:
     return " ".join(part for part in parts if part and part != "``")
 
 
-def _pipes(heads: Iterable[str], rows: Iterable[Iterable[str]], left: Collection[int]) -> str:
+def _pipes(
+    heads: Iterable[str], rows: Iterable[Iterable[str]], left_aligned: Collection[int]
+) -> str:
     """A table of escaped cells; the columns ``left`` are aligned so."""
     names = [_escape(head) for head in heads]
-    rule = ["---" if n in left else "---:" for n in range(len(names))]
+    rule = ["---" if n in left_aligned else "---:" for n in range(len(names))]
     return "\n".join(f"| {' | '.join(row)} |" for row in (names, rule, *rows))
 
 

@@ -96,8 +96,8 @@ class _Printer:
     def _line(self, text: str, tone: doc.Tone = "", indent: int = 0) -> None:
         from rich.padding import Padding
 
-        found = self._broken(self._text(text, tone), self._console.width - indent)
-        self._console.print(Padding(found, (0, 0, 0, indent), expand=False) if indent else found)
+        lines = self._broken(self._text(text, tone), self._console.width - indent)
+        self._console.print(Padding(lines, (0, 0, 0, indent), expand=False) if indent else lines)
 
     def _broken(self, text: Text, width: int) -> Text:
         """The text with line breaks where rich, which breaks at spaces alone, would cut it."""
@@ -141,7 +141,7 @@ class _Printer:
         if block.title:
             self._gap()
             self._line(block.title, "strong")
-        pairs = tuple((doc.Cell(f"{what}:", "dim"), value) for what, value in block.pairs)
+        pairs = tuple((doc.Cell(f"{name}:", "dim"), value) for name, value in block.pairs)
         self._rows(doc.Table((doc.Column("", "code"), doc.Column("", "words")), pairs))
 
     def _tiles(self, block: doc.Tiles) -> None:
@@ -266,8 +266,8 @@ def draw(drawing: doc.Drawing) -> str:
         case doc.Strip(start, end):  # to an eighth of a character
             first = min(round(start * _STRIP), _STRIP - 1)
             eighths = max(1, round(8 * _STRIP * end) - 8 * first) if end > start else 0
-            full, rest = divmod(min(eighths, 8 * (_STRIP - first)), 8)
-            text = " " * first + "█" * full + ("▏▎▍▌▋▊▉"[rest - 1] if rest else "")
+            full, eighths_left = divmod(min(eighths, 8 * (_STRIP - first)), 8)
+            text = " " * first + "█" * full + ("▏▎▍▌▋▊▉"[eighths_left - 1] if eighths_left else "")
             return text.ljust(_STRIP)
         case doc.Stack(parts):  # each edge is rounded, so that all together are as long as the sum
             text, at = "", 0.0
@@ -302,34 +302,34 @@ def _chunks(
 ) -> Iterator[list[tuple[int, int]]]:
     """Columns of each table below the other, as (number, width)."""
     sizes = [_sizes(column, [row[n].plain for row in texts]) for n, column in enumerate(columns)]
-    shown = list(range(len(columns)))
-    while sum(sizes[n][0] + _GAP for n in shown) - _GAP > width:
-        optional = [n for n in shown if columns[n].optional]
+    shown_columns = list(range(len(columns)))
+    while sum(sizes[n][0] + _GAP for n in shown_columns) - _GAP > width:
+        optional = [n for n in shown_columns if columns[n].optional]
         if not optional:
             break
-        shown.remove(max(optional, key=lambda n: (columns[n].optional, n)))
-    keys = _row_keys(columns, texts, shown)
-    while shown:
-        chunk, used = shown[:1], sizes[shown[0]][0]
-        for n in shown[1:]:
+        shown_columns.remove(max(optional, key=lambda n: (columns[n].optional, n)))
+    keys = _row_keys(columns, texts, shown_columns)
+    while shown_columns:
+        chunk, used = shown_columns[:1], sizes[shown_columns[0]][0]
+        for n in shown_columns[1:]:
             if used + _GAP + sizes[n][0] > width and len(chunk) > len(keys):
                 break
             chunk.append(n)
             used += _GAP + sizes[n][0]
         yield list(zip(chunk, _fit([sizes[n] for n in chunk], width), strict=True))
-        rest = [n for n in shown if n not in chunk]
-        shown = [*keys, *rest] if rest else []
+        others = [n for n in shown_columns if n not in chunk]
+        shown_columns = [*keys, *others] if others else []
 
 
 def _row_keys(
-    columns: Sequence[doc.Column], texts: Sequence[Sequence[Text]], shown: Sequence[int]
+    columns: Sequence[doc.Column], texts: Sequence[Sequence[Text]], shown_columns: Sequence[int]
 ) -> list[int]:
     """The first columns, as many as tell each row from the others; one where words do not."""
-    words = list(itertools.takewhile(lambda n: columns[n].kind == "words", shown))
+    words = list(itertools.takewhile(lambda n: columns[n].kind == "words", shown_columns))
     for num in range(1, len(words) + 1):
         if len({tuple(row[n].plain for n in words[:num]) for row in texts}) == len(texts):
             return words[:num]
-    return list(shown[:1])
+    return list(shown_columns[:1])
 
 
 def _sizes(column: doc.Column, texts: Sequence[str]) -> tuple[int, int]:
