@@ -263,7 +263,7 @@ def compare(old: AnyPath | RunView, new: AnyPath | RunView) -> RunComparison:
     from trainrig.analysis.compare import compare_runs
     from trainrig.runner.history import earlier_runs_of
 
-    first, second = (read_run(one) if isinstance(one, str | Path) else one for one in (old, new))
+    first, second = (read_run(run) if isinstance(run, str | Path) else run for run in (old, new))
     return compare_runs(first, second, earlier_runs_of(second, first))
 
 
@@ -301,7 +301,7 @@ def _checked(options: TrainingOptions) -> dict[str, Any]:
     Raises UsageError for an unknown one, and for a value of another type than its own.
     """
     types = get_type_hints(TrainingOptions)
-    given: dict[str, Any] = {}
+    values_given: dict[str, Any] = {}
     for name, value in options.items():
         if name not in types:
             raise unknown("option", name, types)
@@ -315,10 +315,10 @@ def _checked(options: TrainingOptions) -> dict[str, Any]:
             names = " or ".join(kind.__name__ for kind in kinds)
             raise UsageError(f"{name} = {value!r}", f"a value of type {names}")
         if isinstance(value, bool) and name != "p2p":
-            given[name] = int(value)
+            values_given[name] = int(value)
         else:
-            given[name] = str(value) if name in ("model", "on") else value
-    return given
+            values_given[name] = str(value) if name in ("model", "on") else value
+    return values_given
 
 
 def _measured(run: AnyPath | None) -> Measured:

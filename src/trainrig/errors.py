@@ -152,7 +152,7 @@ def meant_by(key: str, written: Iterable[str]) -> str | None:
 def _first_of(error: ValidationError) -> Mapping[str, Any]:
     """The problem to name: an unknown key before all, since what is missing may be that key."""
     problems = error.errors(include_url=False)
-    return next((one for one in problems if one["type"] in _UNKNOWN_KEY), problems[0])
+    return next((problem for problem in problems if problem["type"] in _UNKNOWN_KEY), problems[0])
 
 
 _LONGEST_PROBLEM = 200
@@ -229,13 +229,15 @@ def _fields_of(kind: Any) -> dict[str, Any]:
     import dataclasses
     from typing import Literal, get_args, get_origin, get_type_hints
 
-    if (own := getattr(kind, "model_fields", None)) is not None:
-        return {field.alias or name: field.annotation for name, field in own.items()}
+    if (model_fields := getattr(kind, "model_fields", None)) is not None:
+        return {field.alias or name: field.annotation for name, field in model_fields.items()}
     if isinstance(kind, type) and dataclasses.is_dataclass(kind):
         return get_type_hints(kind)
     if get_origin(kind) in (dict, Mapping) and get_origin(names := get_args(kind)[0]) is Literal:
         return dict.fromkeys(get_args(names), get_args(kind)[1])
-    return next((found for part in get_args(kind) if (found := _fields_of(part))), {})
+    return next(
+        (fields_of_part for part in get_args(kind) if (fields_of_part := _fields_of(part))), {}
+    )
 
 
 def unknown(what: str, word: str, known: Iterable[str], more: str = "") -> UsageError:
@@ -244,7 +246,7 @@ def unknown(what: str, word: str, known: Iterable[str], more: str = "") -> Usage
     ``more`` is what else may be given, and ends the hint.
     """
     spelled = {name.lower(): name for name in known}
-    shown = word if len(word) <= _SHOWN else word[: _SHOWN - 3] + "..."
+    shown_word = word if len(word) <= _SHOWN else word[: _SHOWN - 3] + "..."
     near = near_words(word.lower(), spelled)
     if near:
         hint = f"did you mean {' or '.join(spelled[name] for name in near)}?"
@@ -252,7 +254,7 @@ def unknown(what: str, word: str, known: Iterable[str], more: str = "") -> Usage
         hint = "one of: " + ", ".join(spelled.values())
     else:  # a few of many, none of them near, would mislead
         hint = f"none of {len(spelled)} is spelled like it"
-    return UsageError(f"unknown {what} {shown!r}", hint + more)
+    return UsageError(f"unknown {what} {shown_word!r}", hint + more)
 
 
 def near_words(word: str, known: Iterable[str], cutoff: float = 0.6) -> list[str]:

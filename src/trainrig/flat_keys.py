@@ -36,8 +36,8 @@ def part(kind: type[T]) -> T:
         kind: The part's dataclass.  Where all its fields have defaults, so has the part.
     """
     has_defaults = all(
-        one.default is not MISSING or one.default_factory is not MISSING
-        for one in fields(kind)  # type: ignore[arg-type]
+        part_field.default is not MISSING or part_field.default_factory is not MISSING
+        for part_field in fields(kind)  # type: ignore[arg-type]
     )
     default: Any = {"default": kind()} if has_defaults else {}
     declared: T = field(metadata={"part": kind}, **default)
@@ -51,7 +51,7 @@ def keyed(key: str) -> Any:
 
 def keys_of(kind: type) -> dict[str, str]:
     """Return the flat key of each field of a part, by the field's name."""
-    return {one.name: one.metadata.get("key", one.name) for one in fields(kind)}
+    return {field.name: field.metadata.get("key", field.name) for field in fields(kind)}
 
 
 class FlatKeys(Generic[T]):
@@ -69,9 +69,9 @@ class FlatKeys(Generic[T]):
         """
         self._whole = whole
         self.parts: Mapping[str, type] = {
-            one.name: one.metadata["part"]
-            for one in fields(whole)  # type: ignore[arg-type]
-            if "part" in one.metadata
+            field.name: field.metadata["part"]
+            for field in fields(whole)  # type: ignore[arg-type]
+            if "part" in field.metadata
         }
         """The dataclass of each part, by the name of its field."""
         placed = [
@@ -90,8 +90,10 @@ class FlatKeys(Generic[T]):
 
     def _declared(self, placed: list[tuple[str, tuple[str, str]]]) -> tuple[str, ...]:
         """Return the keys in the order in which whole and parts declare their fields."""
-        rank = {one.name: at for at, one in enumerate(fields(self._whole))}  # type: ignore[arg-type]
-        return tuple(key for key, _ in sorted(placed, key=lambda one: rank[one[1][0] or one[1][1]]))
+        rank = {field.name: at for at, field in enumerate(fields(self._whole))}  # type: ignore[arg-type]
+        return tuple(
+            key for key, _ in sorted(placed, key=lambda field: rank[field[1][0] or field[1][1]])
+        )
 
     def path(self, key: str) -> str:
         """Return the attributes that lead to the value of a flat key: ``mesh.gpus``."""
@@ -104,8 +106,10 @@ class FlatKeys(Generic[T]):
             TypeError: A key is unknown, or one without a default is missing.
         """
         values = self._by_part(keys)
-        own = values.pop("", {})
-        return self._whole(**own, **{name: self.parts[name](**values[name]) for name in values})
+        own_values = values.pop("", {})
+        return self._whole(
+            **own_values, **{name: self.parts[name](**values[name]) for name in values}
+        )
 
     def replace(self, whole: T, **keys: Any) -> T:
         """Return a copy with the values of some flat keys changed.
@@ -146,8 +150,8 @@ class FlatKeys(Generic[T]):
         values = self._by_part({key: flat[key] for key in self.places if key in flat})
         for name in (flat.keys() & self.parts.keys()) - self.places.keys():
             values.setdefault(name, {})[name] = flat[name]
-        own = values.pop("", {})
-        return unknown | own | {name: values.get(name, {}) for name in self.parts}
+        own_values = values.pop("", {})
+        return unknown | own_values | {name: values.get(name, {}) for name in self.parts}
 
     def flatten(self, nested: Mapping[str, Any]) -> dict[str, Any]:
         """Return the values of a table that has a table for each part, in the files' order."""
@@ -165,7 +169,7 @@ class FlatKeys(Generic[T]):
     def fields(self) -> dict[str, Field[Any]]:
         """Return the dataclass field of each flat key."""
         declared = {
-            group: {one.name: one for one in fields(kind)}
+            group: {field.name: field for field in fields(kind)}
             for group, kind in (("", self._whole), *self.parts.items())
         }
         return {key: declared[group][name] for key, (group, name) in self.places.items()}

@@ -33,8 +33,8 @@ def find(group: str, name: str, kind: type) -> Any | None:
     """
     from importlib.metadata import entry_points
 
-    found = [point for point in entry_points(group=group) if point.name == name]
-    return _load(found[0], kind) if found else None
+    matching = [point for point in entry_points(group=group) if point.name == name]
+    return _load(matching[0], kind) if matching else None
 
 
 def find_all(group: str, kind: type) -> tuple[dict[str, Any], tuple[str, ...]]:
@@ -70,13 +70,15 @@ def user_files(folder: str, environ: Mapping[str, str] = os.environ) -> list[Pat
 
 def _load(point: EntryPoint, kind: type) -> Any:
     package = point.dist.name if point.dist is not None else point.module
-    what = f"the plug-in {point.name!r} of the package {package}"
+    plugin_words = f"the plug-in {point.name!r} of the package {package}"
     hint = f"python -m pip install --upgrade {package}, or uninstall it"
     try:
-        found = point.load()
+        loaded = point.load()
     except Exception as error:
         reason = f"{type(error).__name__}: {error}".splitlines()[0]
-        raise UsageError(f"{what} cannot be loaded: {reason}", hint) from error
-    if not isinstance(found, kind):
-        raise UsageError(f"{what} is a {type(found).__name__}, not a {kind.__name__}", hint)
-    return found
+        raise UsageError(f"{plugin_words} cannot be loaded: {reason}", hint) from error
+    if not isinstance(loaded, kind):
+        raise UsageError(
+            f"{plugin_words} is a {type(loaded).__name__}, not a {kind.__name__}", hint
+        )
+    return loaded

@@ -302,7 +302,7 @@ _GRAVEST_FIRST: tuple[Severity, ...] = get_args(Severity)
 
 def by_severity(findings: Iterable[Finding]) -> tuple[Finding, ...]:
     """Findings, the gravest first; equal ones stay in their order."""
-    return tuple(sorted(findings, key=lambda one: _GRAVEST_FIRST.index(one.severity)))
+    return tuple(sorted(findings, key=lambda finding: _GRAVEST_FIRST.index(finding.severity)))
 
 
 @read_by(_STRICT)
@@ -444,8 +444,8 @@ def check_schema(found: object, what: str, current: int = SCHEMA_VERSION) -> Non
 
 def dtype_of(case: Case) -> str | None:
     """What a case computes in: ``precision`` of a training, ``dtype`` of a micro-benchmark."""
-    found = case.get("precision", case.get("dtype"))
-    return None if found is None else str(found)
+    dtype = case.get("precision", case.get("dtype"))
+    return None if dtype is None else str(dtype)
 
 
 def case_label(case: Case) -> str:

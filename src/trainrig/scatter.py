@@ -140,7 +140,7 @@ def _student_density(t: float, freedom: float) -> float:
     return math.exp(scale - half * math.log1p(t * t / freedom))
 
 
-def _incomplete_beta(x: float, rest: float, freedom: float) -> float:
+def _incomplete_beta(x: float, complement: float, freedom: float) -> float:
     """The regularised incomplete beta function of ``x`` with a = freedom / 2 and b = 1/2.
 
     ``rest`` is 1 - x, given since a small one is lost in x.  By its continued fraction (DLMF
@@ -148,13 +148,15 @@ def _incomplete_beta(x: float, rest: float, freedom: float) -> float:
     too, and takes a quarter of a second to load: half of what a report may cost.
     """
     a, b = freedom / 2.0, 0.5
-    if x <= 0.0 or rest <= 0.0:
+    if x <= 0.0 or complement <= 0.0:
         return 0.0 if x <= 0.0 else 1.0
-    log_x = math.log(x) if x < 0.5 else math.log1p(-rest)
-    front = math.lgamma(a + b) - math.lgamma(a) - math.lgamma(b) + a * log_x + b * math.log(rest)
+    log_x = math.log(x) if x < 0.5 else math.log1p(-complement)
+    front = (
+        math.lgamma(a + b) - math.lgamma(a) - math.lgamma(b) + a * log_x + b * math.log(complement)
+    )
     if x < (a + 1.0) / (a + b + 2.0):
         return math.exp(front) / (a * _beta_fraction(x, a, b))
-    return 1.0 - math.exp(front) / (b * _beta_fraction(rest, b, a))
+    return 1.0 - math.exp(front) / (b * _beta_fraction(complement, b, a))
 
 
 def _beta_fraction(x: float, a: float, b: float) -> float:
@@ -177,11 +179,11 @@ def reach_of_workers(values: Sequence[float], prior: Scatter, confidence: float)
 
     ``values``: one a fresh worker, above 0.  None where too little is known of the scatter.
     """
-    variance, own = variance_within((values,))
-    if own + prior.freedom < LEAST_FREEDOM:
+    variance, within = variance_within((values,))
+    if within + prior.freedom < LEAST_FREEDOM:
         return None
-    variance, freedom = moderated(variance, own, prior)
-    if own == 1:  # that two agree may be chance
+    variance, freedom = moderated(variance, within, prior)
+    if within == 1:  # that two agree may be chance
         variance = max(variance, prior.variance)
     count = len(values)
     error = _MEDIAN_ERROR.get(count) or math.sqrt(math.pi / 2.0 / count)

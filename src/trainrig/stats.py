@@ -281,16 +281,16 @@ def launch_bound(work: Mapping[int, float]) -> tuple[int, int] | None:
     rows the one that grows most counts.
     """
     sizes = sorted(work)
-    found: tuple[int, int] | None = None
+    bounds: tuple[int, int] | None = None
     for start, first in enumerate(sizes):
         for stop in range(start + 2, len(sizes)):
             times = [work[size] for size in sizes[start : stop + 1]]
             if min(times) <= 0.0 or max(times) > (1.0 + FLAT) * min(times):
                 break
             grown = sizes[stop] / first
-            if grown >= FLAT_GROWTH and (found is None or grown > found[1] / found[0]):
-                found = (first, sizes[stop])
-    return found
+            if grown >= FLAT_GROWTH and (bounds is None or grown > bounds[1] / bounds[0]):
+                bounds = (first, sizes[stop])
+    return bounds
 
 
 class Change(StrEnum):
@@ -395,8 +395,8 @@ def p_beyond(comparison: Comparison, shift: float, margin: float) -> float:
 
     Both are logarithms.
     """
-    own = math.log(comparison.ratio) - shift
-    return _t_interval(own, comparison.error, comparison.freedom, margin).p_value
+    distance = math.log(comparison.ratio) - shift
+    return _t_interval(distance, comparison.error, comparison.freedom, margin).p_value
 
 
 def _mean_log(values: Sequence[float]) -> float:
@@ -515,11 +515,11 @@ def _autocorrelation(values: Sequence[float]) -> float:
     total = sum(deviation * deviation for deviation in deviations)
     if total <= 0.0:
         return 0.0
-    seen = sum(a * b for a, b in pairwise(deviations)) / total
-    found = seen + (1.0 + 3.0 * seen) / count
-    if found > 2.0 / math.sqrt(count):  # else none is seen that chance does not give
-        found += _CORRELATION_ERRORS * math.sqrt(max(1.0 - found * found, 0.0) / count)
-    return min(max(found, 0.0), _MOST_CORRELATED)
+    observed = sum(a * b for a, b in pairwise(deviations)) / total
+    corrected = observed + (1.0 + 3.0 * observed) / count
+    if corrected > 2.0 / math.sqrt(count):  # else none is seen that chance does not give
+        corrected += _CORRELATION_ERRORS * math.sqrt(max(1.0 - corrected * corrected, 0.0) / count)
+    return min(max(corrected, 0.0), _MOST_CORRELATED)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

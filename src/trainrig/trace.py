@@ -184,16 +184,16 @@ def break_down(events: Sequence[TraceEvent], step: Span, *, piped: bool, on_devi
         bubble, exposed, in_flight = _host_waits(here, step, piped=piped)
     exposed = without(exposed, bubble)
     waits = merged([*bubble, *exposed])
-    own = without([step], waits)
+    step_alone = without([step], waits)
     own_in: dict[str, float] = {}
     for event in here if not device else ():
         if event.name.startswith(PHASE):
             name = event.name.removeprefix(PHASE)
-            own_in[name] = own_in.get(name, 0.0) + length(both(own, [event.span]))
+            own_in[name] = own_in.get(name, 0.0) + length(both(step_alone, [event.span]))
     return {
         "step_s": step[1] - step[0],
-        "own_s": length(own),
-        "idle_s": length(without(own, work)),
+        "own_s": length(step_alone),
+        "idle_s": length(without(step_alone, work)),
         "communication_s": length(exposed),
         "bubble_s": length(bubble),
         "overlapped_s": length(without(in_flight, waits)),
@@ -361,12 +361,12 @@ def length(spans: Iterable[Span]) -> float:
 
 def both(some: Iterable[Span], others: Iterable[Span]) -> list[Span]:
     """Return what lies in a span of each."""
-    shared, rest = [], merged(others)
+    shared, others_merged = [], merged(others)
     at = 0
     for start, end in merged(some):
-        while at < len(rest) and rest[at][1] <= start:
+        while at < len(others_merged) and others_merged[at][1] <= start:
             at += 1
-        for low, high in rest[at:]:
+        for low, high in others_merged[at:]:
             if low >= end:
                 break
             shared.append((max(start, low), min(end, high)))
@@ -375,18 +375,18 @@ def both(some: Iterable[Span], others: Iterable[Span]) -> list[Span]:
 
 def without(some: Iterable[Span], others: Iterable[Span]) -> list[Span]:
     """Return what lies in a span of the first and in none of the others."""
-    kept = []
+    pieces = []
     some = merged(some)
     cuts = merged(both(some, others))
     at = 0
     for start, end in some:
-        left = start
+        begin = start
         while at < len(cuts) and cuts[at][0] < end:
-            kept.append((left, cuts[at][0]))
-            left = cuts[at][1]
+            pieces.append((begin, cuts[at][0]))
+            begin = cuts[at][1]
             at += 1
-        kept.append((left, end))
-    return merged(kept)
+        pieces.append((begin, end))
+    return merged(pieces)
 
 
 def clipped(span: Span, step: Span) -> Span:

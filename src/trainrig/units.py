@@ -131,15 +131,15 @@ def parse_quantity(text: str) -> tuple[float, str]:
     if match is None or not 0.0 < value < math.inf:
         raise UsageError(f"not a rate: {text!r}", "write it like 600TFLOPS, 800TOPS or 3.2TB/s")
     unit = match["unit"]
-    return value, next((own for own, spelled in _SPELLING.items() if spelled == unit), unit)
+    return value, next((si_unit for si_unit, spelled in _SPELLING.items() if spelled == unit), unit)
 
 
 def format_time(seconds: float, digits: int = 3) -> str:
     """``seconds`` as people read them: ``1.25 ms``, ``3 min 20 s``, ``4 h 5 min``, ``3 d 2 h``."""
     if 60.0 <= seconds < math.inf:
         if round(seconds) < 3600:
-            minutes, rest = divmod(round(seconds), 60)
-            return f"{minutes} min {rest} s" if rest else f"{minutes} min"
+            minutes, seconds_left = divmod(round(seconds), 60)
+            return f"{minutes} min {seconds_left} s" if seconds_left else f"{minutes} min"
         if round(seconds / 3600.0) < 48:
             hours, minutes = divmod(round(seconds / 60.0), 60)
             return f"{hours} h {minutes} min" if minutes else f"{hours} h"
@@ -158,7 +158,8 @@ def si_scale(value: float, unit: str, digits: int = 3) -> tuple[float, str]:
     if unit == "s":
         size = abs(_rounded(value, digits))
         return next(
-            (each for each in _TIME_STEPS if size >= each[0]), _TIME_STEPS[-1 if value else 0]
+            (scale_step for scale_step in _TIME_STEPS if size >= scale_step[0]),
+            _TIME_STEPS[-1 if value else 0],
         )
     spelled = _SPELLING.get(unit, unit)
     size = abs(_rounded(value, digits))
@@ -182,7 +183,7 @@ def format_count(number: float, digits: int = 3) -> str:
     """Three digits, and B for billions as the field counts tokens: ``12.3k``, ``140B``."""
     steps = ((1e12, "T"), (1e9, "B"), (1e6, "M"), (1e3, "k"), (0.0, ""))
     size = abs(_rounded(number, digits))
-    step, letter = next((found for found in steps if size >= found[0]), steps[-1])
+    step, letter = next((count_step for count_step in steps if size >= count_step[0]), steps[-1])
     return _digits(number / (step or 1.0), digits) + letter
 
 
@@ -256,8 +257,12 @@ def binary(value: float) -> str:
 
 def range_text(low: float, high: float, unit: str) -> str:
     """``142 to 166 TFLOPS``; both with units where prefixes differ, one where alike."""
-    found = format_quantity(high, unit)
-    return found if found == format_quantity(low, unit) else _two_of_unit(low, "to", high, unit)
+    high_text = format_quantity(high, unit)
+    return (
+        high_text
+        if high_text == format_quantity(low, unit)
+        else _two_of_unit(low, "to", high, unit)
+    )
 
 
 def amount_of(value: float, ceiling: float, unit: str) -> str:

@@ -29,18 +29,18 @@ def command(job: str | None, from_start: bool, as_json: bool) -> int:
     from trainrig.cli import output
     from trainrig.remote.detached import find_job, follow, read_job, summary_of
 
-    found = find_job(job)
+    job_found = find_job(job)
     if not as_json:
-        say(f"{found.id}: {found.shown_command}", err=True)
+        say(f"{job_found.id}: {job_found.shown_command}", err=True)
     try:
-        for piece in follow(found, from_start=from_start):
+        for piece in follow(job_found, from_start=from_start):
             if not as_json:
                 sys.stdout.buffer.write(piece)
                 sys.stdout.buffer.flush()
     except KeyboardInterrupt:
-        say(f"\n{found.id} goes on: trainrig attach {found.id}", err=True)
+        say(f"\n{job_found.id} goes on: trainrig attach {job_found.id}", err=True)
         return EXIT_OK
-    ended = read_job(Path(found.log).parent)
+    ended = read_job(Path(job_found.log).parent)
     if as_json:
         output.print_json(summary_of(ended), "job")
     else:

@@ -104,20 +104,22 @@ def command(
         benchmark=benchmark,
         dtypes=dtype,
         sizes=size,
-        ops=tuple(word for each in op for word in each.split(",")),
+        ops=tuple(word for word_list in op for word in word_list.split(",")),
         device=device,
         peak=peak,
         path=path,
-        ranks=tuple(parse_count(each, MAX_RANKS) for each in (ranks or "").split(",") if each),
+        ranks=tuple(
+            parse_count(word_list, MAX_RANKS) for word_list in (ranks or "").split(",") if word_list
+        ),
         low=min or "",
         high=max or "",
         backend=backend or "",
         peer_access=peer_access or "",
         timeout=timeout,
     )
-    own = ranks_of_run.place() if benchmark == COLLECTIVE.name else None
-    if own is not None and own.rank:  # the first one keeps the run
-        return ranks_of_run.follow_first(own, backend or "gloo")
+    rank_place = ranks_of_run.place() if benchmark == COLLECTIVE.name else None
+    if rank_place is not None and rank_place.rank:  # the first one keeps the run
+        return ranks_of_run.follow_first(rank_place, backend or "gloo")
     result = bench.bench(request, budget=budget, out=out, watch=progress.on_stderr())
     progress.print_end(as_json, partial(bench.summary, result), result.run)
     return result.exit_code(strict=strict)

@@ -223,7 +223,7 @@ def suggest(
             f"no part has a price in {money}",
             "trainrig prices template, then trainrig prices import",
         )
-    found = search(
+    suggestions = search(
         offers,
         {name: value for name, value in keys.items() if value is not None},
         budget=budget,
@@ -233,8 +233,8 @@ def suggest(
     )
     publish(
         as_json,
-        lambda: suggestions_dict(found),
-        lambda: suggestions_document(found),
+        lambda: suggestions_dict(suggestions),
+        lambda: suggestions_document(suggestions),
         pages,
     )
 
@@ -259,7 +259,7 @@ def checklist(file: Path, out: Path | None, as_json: bool) -> None:
 
     report = check_build(read_list(file, None, None))
     if as_json:
-        print_json([{"title": one.title, "items": list(one.items)} for one in steps_of(report)])
+        print_json([{"title": step.title, "items": list(step.items)} for step in steps_of(report)])
     elif out is not None:
         write_atomic(out, as_markdown(report, translate))
         say(f"wrote {out}", err=True)
@@ -313,9 +313,9 @@ def cluster(
     if not network:
         raise UsageError("which networks?", "Gb/s and a price a machine: --network 100=9000")
     report = check_build(read_list(file, prices, currency))
-    given = {name: value for name, value in keys.items() if value is not None}
+    options_given = {name: value for name, value in keys.items() if value is not None}
     networks = [network_of(text) for text in network]
-    plans = plan_cluster(report, given, networks, budget=budget, tokens=tokens)
+    plans = plan_cluster(report, options_given, networks, budget=budget, tokens=tokens)
     money = report.build.currency
     publish(
         as_json,

@@ -46,11 +46,11 @@ def command(run: Path, out: Path | None, unpack: Path | None, full: bool, as_jso
     name = data.name if full else redacted_name(data.name, data.machine or {})
     target = out if out is not None else Path(f"{name}.bundle")
     digest = pack(data.path, target, redact=not full)
-    found = {
+    content = {
         "bundle": str(target),
         "bytes": target.stat().st_size,
         "sha256": digest,
         "run": data.name,
         "num_records": len(data.records),
     }
-    print_values(found, as_json)
+    print_values(content, as_json)

@@ -49,8 +49,8 @@ def command(
     from trainrig.report.build_report import part_document
 
     if name and (models or servers):
-        which = "models" if models else "servers"
-        raise UsageError(f"--{which} lists all {which}", "leave the names out")
+        folder_noun = "models" if models else "servers"
+        raise UsageError(f"--{folder_noun} lists all {folder_noun}", "leave the names out")
     if models:
         _show_models(as_json)
         return
@@ -115,8 +115,8 @@ def _show_servers(server: Server | None, as_json: bool) -> None:
     listed = (server,) if server is not None else known_servers()
 
     def content() -> object:
-        found = [server_dict(one) for one in listed]
-        return found if server is None else found[0]
+        rows = [server_dict(server_entry) for server_entry in listed]
+        return rows if server is None else rows[0]
 
     answer(
         as_json,

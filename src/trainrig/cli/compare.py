@@ -49,18 +49,18 @@ def command(old: Path | None, new: tuple[Path, ...], pages: Pages, as_json: bool
     old, new = _chosen(old, new)
     base, *views = (view_of(read_what_is_left(path)) for path in (old, *new))
     _refuse_copies([(old, base), *zip(new, views, strict=True)])
-    found = [compare_runs(base, view, earlier_runs_of(view, base)) for view in views]
-    document = comparisons_document(found)
+    comparisons = [compare_runs(base, view, earlier_runs_of(view, base)) for view in views]
+    document = comparisons_document(comparisons)
     write_pages(lambda: document, pages)
     if as_json:
-        for one in found:
-            print_json(to_dict(one))
+        for comparison in comparisons:
+            print_json(to_dict(comparison))
     elif not pages.md_on_stdout:
         print_text(document)
     is_damaged = complain_of_losses([base, *views])
-    if any(one.is_worse for one in found):
+    if any(comparison.is_worse for comparison in comparisons):
         return EXIT_FINDING
-    is_whole = all(one.has_compared for one in found) and not is_damaged
+    is_whole = all(comparison.has_compared for comparison in comparisons) and not is_damaged
     return EXIT_OK if is_whole else EXIT_INCOMPLETE
 
 

@@ -114,15 +114,15 @@ def command(
     from trainrig.report.cost_report import cost_document
 
     measured: Path | None = keys.pop("measured")
-    predicted, found = _answers(keys, prices, currency, measured)
-    changed = changes(predicted, found) if predicted is not None else []
+    predicted, answer = _answers(keys, prices, currency, measured)
+    changed = changes(predicted, answer) if predicted is not None else []
 
     def content() -> dict[str, Any]:
-        return cost_dict(found) | ({"changes": changed} if changed else {})
+        return cost_dict(answer) | ({"changes": changed} if changed else {})
 
-    publish(as_json, content, lambda: cost_document(found, changed), pages)
-    days = found.days_of_training()
-    late = days is not None and found.days is not None and days[0] > found.days
+    publish(as_json, content, lambda: cost_document(answer, changed), pages)
+    days = answer.days_of_training()
+    late = days is not None and answer.days is not None and days[0] > answer.days
     return EXIT_FINDING if late else EXIT_OK
 
 
@@ -150,15 +150,19 @@ def _answers(
     if rate is None and values.get("gpus") and per_machine:
         numbers.setdefault("machines", math.ceil(values["gpus"] / per_machine))
 
-    def answer(found: TrainingRate | None) -> CostAnswer:
-        gpus = per_machine if found is None or found.is_measured else found.gpus / found.nodes
+    def answer(training_rate: TrainingRate | None) -> CostAnswer:
+        gpus = (
+            per_machine
+            if training_rate is None or training_rate.is_measured
+            else training_rate.gpus / training_rate.nodes
+        )
         return ask_costs(
-            _terms(numbers, failures, found, power),
+            _terms(numbers, failures, training_rate, power),
             money,
             quotes=take_quoted(dict(hourly), gpus),
             chip=chip,
             gpus_per_machine=gpus,
-            rate=found,
+            rate=training_rate,
             tokens=tokens,
             days=days,
             peak=claim.rate * per_machine if claim and per_machine else None,
@@ -171,11 +175,13 @@ def _answers(
     if measured is None:
         _check_days(rate, tokens, days, values)
         return None, answer(rate)
-    seen = _measured(measured, values.get("model", ""), rate)
-    nodes = numbers.get("machines") or math.ceil(seen.gpus / (per_machine or seen.gpus))
-    per_machine = per_machine or seen.gpus / nodes
-    seen = replace(seen, nodes=nodes)
-    return (None if rate is None else answer(rate)), answer(seen)
+    measured_rate_of_run = _measured(measured, values.get("model", ""), rate)
+    nodes = numbers.get("machines") or math.ceil(
+        measured_rate_of_run.gpus / (per_machine or measured_rate_of_run.gpus)
+    )
+    per_machine = per_machine or measured_rate_of_run.gpus / nodes
+    measured_rate_of_run = replace(measured_rate_of_run, nodes=nodes)
+    return (None if rate is None else answer(rate)), answer(measured_rate_of_run)
 
 
 def _check_days(
@@ -210,7 +216,7 @@ def _priced(
     from trainrig.procure.price_list import currency_of, read_prices
 
     parts, machine = values.pop("parts", None), values.pop("machine", None)
-    given = {name: values.pop(name) for name in tuple(values) if name in _TERMS}
+    terms_given = {name: values.pop(name) for name in tuple(values) if name in _TERMS}
     money = currency_of(currency) if currency else ""
     numbers: dict[str, Any] = {}
     power, cards = None, 0
@@ -223,14 +229,14 @@ def _priced(
         money = build.currency
         if build.total is not None:
             numbers["buy"] = build.total
-        elif "buy" not in {*given, *numbers}:
+        elif "buy" not in {*terms_given, *numbers}:
             raise UsageError(
                 f"{build.name} has no total: no price of {', '.join(build.unpriced)}",
                 "price = … in the list, or a price list; --buy has one for the whole",
             )
-        power = power_of(build) if "watts" not in given else None
+        power = power_of(build) if "watts" not in terms_given else None
         cards = len(build.cards)
-    return numbers | given, money, power, cards
+    return numbers | terms_given, money, power, cards
 
 
 _TERMS = (
@@ -245,10 +251,10 @@ def _measured(run: Path, model: str, predicted: TrainingRate | None) -> Training
     from trainrig.procure.training_rate import measured_rate
     from trainrig.store import read_run
 
-    found = measured_rate(read_run(run).records, run.name, model)
-    if found.gpu_watts is not None or predicted is None or predicted.gpu_watts is None:
-        return found
-    return replace(found, limit_watts=predicted.gpu_watts / predicted.gpus * found.gpus)
+    run_rate = measured_rate(read_run(run).records, run.name, model)
+    if run_rate.gpu_watts is not None or predicted is None or predicted.gpu_watts is None:
+        return run_rate
+    return replace(run_rate, limit_watts=predicted.gpu_watts / predicted.gpus * run_rate.gpus)
 
 
 def _gpus_per_machine(rate: TrainingRate | None, values: dict[str, Any]) -> float | None:
@@ -279,20 +285,22 @@ def _terms(
     from trainrig.errors import UsageError
     from trainrig.procure.ownership import Terms
 
-    found = dict(numbers)
-    if rate is not None and found.setdefault("machines", rate.nodes) != rate.nodes:
+    terms = dict(numbers)
+    if rate is not None and terms.setdefault("machines", rate.nodes) != rate.nodes:
         raise UsageError(
             f"{counted(rate.gpus, 'GPU')} that train are {counted(rate.nodes, 'machine')}, "
-            f"not {found['machines']}",
+            f"not {terms['machines']}",
             "--gpus of all machines and --gpus-per-node, or leave --machines out",
         )
     watts = (rate.gpu_watts or rate.limit_watts) if rate is not None else None
     if power is not None:
-        seen = rate.gpu_watts if rate is not None and rate.is_measured else None
-        found["watts"] = (replace(power, gpus=seen / found["machines"]) if seen else power).wall
-    elif watts is not None and "watts" not in found:
-        found |= {"watts": watts / found["machines"], "gpus_alone": True}
-    return Terms(**found, failures=failures)
+        measured_watts = rate.gpu_watts if rate is not None and rate.is_measured else None
+        terms["watts"] = (
+            replace(power, gpus=measured_watts / terms["machines"]) if measured_watts else power
+        ).wall
+    elif watts is not None and "watts" not in terms:
+        terms |= {"watts": watts / terms["machines"], "gpus_alone": True}
+    return Terms(**terms, failures=failures)
 
 
 def _failures(values: dict[str, Any]) -> Any:
@@ -306,10 +314,10 @@ def _failures(values: dict[str, Any]) -> Any:
         if saving is not None or restart is not None:
             raise UsageError("how often does it fail?", "--mtbf-hours: hours between failures")
         return None
-    found = Failures(
+    failures = Failures(
         mtbf_s=mtbf * 3600.0,
         checkpoint_s=60.0 if saving is None else saving,
         restart_s=300.0 if restart is None else restart,
     )
-    found.check()
-    return found
+    failures.check()
+    return failures

@@ -53,7 +53,7 @@ def prepare(
     """
     from trainrig.data.prepare import prepare as run
 
-    found = run(
+    prepared = run(
         text,
         out=out,
         vocab_size=vocab,
@@ -61,9 +61,9 @@ def prepare(
         text_key=text_key,
         say=lambda line: say(line, err=True),
     )
-    if found.reused:
+    if prepared.reused:
         say("nothing to do: it was prepared before", err=True)
-    _show(found.folder, found.manifest, as_json=as_json)
+    _show(prepared.folder, prepared.manifest, as_json=as_json)
 
 
 @command.command(cls=Verb, short_help="Check a prepared folder and show what it holds.")
@@ -91,14 +91,14 @@ def _show(folder: Path, manifest: Manifest, *, as_json: bool) -> None:
     tokens = manifest.tokens
     size = f"{manifest.num_documents} documents"
     size += f", {manifest.num_bytes / 1e6:.1f} MB" if manifest.num_bytes else ""
-    made = "trained here" if tokens.trained else "given"
+    origin = "trained here" if tokens.trained else "given"
     entropy = f"unigram entropy {manifest.unigram_entropy_nats:.3f} nats"
-    shown = {
+    facts = {
         "folder": folder,
         "corpus": f"{manifest.corpus}, {size}",
         "hash": manifest.corpus_sha256,
-        "tokenizer": f"{made}, vocabulary {tokens.vocab_size}",
+        "tokenizer": f"{origin}, vocabulary {tokens.vocab_size}",
         "train": f"{manifest.train.num_tokens} tokens",
         "held out": f"{manifest.heldout.num_tokens} tokens, {entropy}",
     }
-    print_values(shown, as_json)
+    print_values(facts, as_json)

@@ -74,7 +74,7 @@ def command(
             machine = snapshot_of(file)
             notes = machine.notes
             of_files = answers_of_files(machine.snapshot, machine.incomplete)
-            if all(each.state == "not checkable" for each in of_files):
+            if all(check.state == "not checkable" for check in of_files):
                 raise DataError(
                     "; ".join(("no check is answered by what these files hold", *notes)),
                     "add dmesg, nvidia-smi -q, lspci -vvv, dmidecode, smartctl -x of that machine",
@@ -82,19 +82,21 @@ def command(
             return of_files
         return answers(with_history(inspect(patience_s=_PATIENCE_S, with_health=True), runs))
 
-    found = look()
+    checks = look()
     changes: tuple[str, ...] = ()
     if apply:
-        found, changes = apply_remedies(found, look)
+        checks, changes = apply_remedies(checks, look)
     for note in notes:
         say(f"note: {note}", err=True)
-    missed = () if file or os.geteuid() == 0 else what_root_adds(found)
+    missed = () if file or os.geteuid() == 0 else what_root_adds(checks)
     if as_markdown:
-        click.echo(to_markdown(doctor_document(found, missed, changes)))
+        click.echo(to_markdown(doctor_document(checks, missed, changes)))
     else:
         answer(
             as_json,
-            lambda: to_dict(found, missed, changes),
-            lambda: doctor_document(found, missed, changes),
+            lambda: to_dict(checks, missed, changes),
+            lambda: doctor_document(checks, missed, changes),
         )
-    return EXIT_FINDING if any(each.state == "fault" for each in found) else EXIT_OK
+    return (
+        EXIT_FINDING if any(doctor_check.state == "fault" for doctor_check in checks) else EXIT_OK
+    )

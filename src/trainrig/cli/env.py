@@ -23,7 +23,7 @@ def _systems() -> list[str]:
     import trainrig
 
     path = Path(trainrig.__file__).parent / "catalog" / "cuda.toml"
-    return [each["name"] for each in tomllib.loads(path.read_text(encoding="utf-8"))["system"]]
+    return [system["name"] for system in tomllib.loads(path.read_text(encoding="utf-8"))["system"]]
 
 
 _MACHINE = rows(
@@ -139,7 +139,7 @@ def _write(selection: InstallChoice, mirrors: Any, out: Path | None, as_json: bo
                 "torch": dataclasses.asdict(selection.torch),
                 "extensions": selection.extensions,
                 "steps": steps_of(selection),
-                "findings": [dataclasses.asdict(each) for each in selection.findings],
+                "findings": [dataclasses.asdict(finding) for finding in selection.findings],
                 "file": str(out) if out is not None and text else None,
                 "script": text if out is None and text else None,
             }
@@ -158,8 +158,8 @@ def _show(selection: InstallChoice, written: Path | None) -> None:
     if not selection.is_possible:
         say("no script is written: no versions fit", err=True)
     elif written is not None:
-        what = f"torch {selection.torch.version}, CUDA {selection.cuda.version}"
-        say(f"{written}: {what}, driver {selection.driver} or newer", err=True)
+        versions = f"torch {selection.torch.version}, CUDA {selection.cuda.version}"
+        say(f"{written}: {versions}, driver {selection.driver} or newer", err=True)
         if not written.name.endswith("Dockerfile"):
             say(f"read it, then: bash {written}", err=True)
 
@@ -171,11 +171,11 @@ def _extension(given: dict[str, Any], as_json: bool) -> int:
     from trainrig.units import format_time
 
     if given["explain"]:
-        found = explain_file(given["explain"])
+        reasons = explain_file(given["explain"])
         if as_json:
-            print_json(dataclasses.asdict(found), "env-explain")
+            print_json(dataclasses.asdict(reasons), "env-explain")
         else:
-            say(f"{found.cause} [{found.id}]\n  seen: {found.line}\n  {found.fix}")
+            say(f"{reasons.cause} [{reasons.id}]\n  seen: {reasons.line}\n  {reasons.fix}")
         return EXIT_FINDING
     built = try_extension(interpreter_for(given["python"] or "", "extension"))
     if as_json:
@@ -185,6 +185,6 @@ def _extension(given: dict[str, Any], as_json: bool) -> int:
         say(f"an extension of torch {built.torch} was built in {took}, and computes right")
     else:
         why = built.error
-        seen = f"\n  seen: {why.line}" if why.line else ""
-        say(f"{why.cause} [{why.id}]{seen}\n  {why.fix}")
+        line_seen = f"\n  seen: {why.line}" if why.line else ""
+        say(f"{why.cause} [{why.id}]{line_seen}\n  {why.fix}")
     return EXIT_OK if built.error is None else EXIT_FINDING

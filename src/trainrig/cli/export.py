@@ -55,18 +55,19 @@ def command(
 
     to = to or WRITTEN[0]
     out = out or Path(f"{source.resolve().name}-{to}")
-    found = export(source, to=to, out=out, precision=precision, model=model)
+    exported = export(source, to=to, out=out, precision=precision, model=model)
     if as_json:
-        print_json(dataclasses.asdict(found))
+        print_json(dataclasses.asdict(exported))
         return EXIT_OK
-    shown = {
-        "folder": found.folder,
-        "form": found.to,
-        "from": found.source + ("" if found.step is None else f", {found.step} steps"),
-        "weights": f"{found.weights:,} in {found.precision}, {format_memory(found.num_bytes)}",
-        "files": len(found.files),
+    size = format_memory(exported.num_bytes)
+    facts = {
+        "folder": exported.folder,
+        "form": exported.to,
+        "from": exported.source + ("" if exported.step is None else f", {exported.step} steps"),
+        "weights": f"{exported.weights:,} in {exported.precision}, {size}",
+        "files": len(exported.files),
     }
-    print_values(shown, as_json)
-    for note in found.notes:
+    print_values(facts, as_json)
+    for note in exported.notes:
         say(note, err=True)
     return EXIT_OK

@@ -34,7 +34,9 @@ def command(rates: Path | None, pages: Pages, as_json: bool, **keys: Any) -> int
 
     questions = machines(**keys)
     if len(questions) > 1:
-        several = compare_machines(questions, lambda one: fits(one, measured(rates)))
+        several = compare_machines(
+            questions, lambda asked_question: fits(asked_question, measured(rates))
+        )
         publish(
             as_json,
             lambda: comparison_dict(several, fits_dict),
@@ -42,7 +44,9 @@ def command(rates: Path | None, pages: Pages, as_json: bool, **keys: Any) -> int
             pages,
             schema="fits-beside",
         )
-        return EXIT_OK if all(one.may_fit for one in several) else EXIT_FINDING
-    found = fits(questions[0], measured(rates))
-    publish(as_json, lambda: fits_dict(found), lambda: fits_document(found), pages)
-    return EXIT_FINDING if found.verdict == DOES_NOT_FIT else EXIT_OK
+        return (
+            EXIT_OK if all(asked_question.may_fit for asked_question in several) else EXIT_FINDING
+        )
+    answer = fits(questions[0], measured(rates))
+    publish(as_json, lambda: fits_dict(answer), lambda: fits_document(answer), pages)
+    return EXIT_FINDING if answer.verdict == DOES_NOT_FIT else EXIT_OK

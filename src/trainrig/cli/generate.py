@@ -40,10 +40,10 @@ def command(run: Path, prompt: str | None, as_json: bool, **keys: Any) -> int:
     from trainrig.errors import EXIT_OK
     from trainrig.train.native.sampling import generate
 
-    given = {name: value for name, value in keys.items() if value is not None}
-    found = generate(run, prompt or "", **given)
+    settings = {name: value for name, value in keys.items() if value is not None}
+    generated = generate(run, prompt or "", **settings)
     if as_json:
-        print_json(dataclasses.asdict(found))
+        print_json(dataclasses.asdict(generated))
     else:
-        click.echo(found.prompt + found.text)
+        click.echo(generated.prompt + generated.text)
     return EXIT_OK

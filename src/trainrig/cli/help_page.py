@@ -39,10 +39,10 @@ class TranslatedPage(click.HelpFormatter):
     def _paragraph(self, text: str) -> str:
         lines = text.split("\n")
         if lines[0].strip() == "\b":
-            shown = [translate(line) for line in lines[1:]]
+            lines_shown = [translate(line) for line in lines[1:]]
         else:
-            shown = wrap(translate(" ".join(line.strip() for line in lines)), self._room(0))
-        return "\n".join(" " * self.current_indent + line for line in shown)
+            lines_shown = wrap(translate(" ".join(line.strip() for line in lines)), self._room(0))
+        return "\n".join(" " * self.current_indent + line for line in lines_shown)
 
     def write_dl(
         self, rows: Iterable[tuple[str, str]], col_max: int = 30, col_spacing: int = 2
@@ -53,8 +53,8 @@ class TranslatedPage(click.HelpFormatter):
         pad = " " * self.current_indent
         for name, text in rows:
             lines = wrap(option_text(text), self._room(first)) if text else []
-            beside = width(name) <= first - col_spacing
-            if lines and beside:
+            fits_beside = width(name) <= first - col_spacing
+            if lines and fits_beside:
                 lines[0] = name + " " * (first - width(name)) + lines[0]
             else:
                 lines.insert(0, name)

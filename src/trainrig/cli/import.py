@@ -9,7 +9,7 @@ import click
 from trainrig.cli.verb import CHIPS, MODELS, OUT, PATH, Names, json_option, option, verb
 from trainrig.importers import importers
 
-_NAMES = tuple(one.name for one in importers())
+_NAMES = tuple(importer.name for importer in importers())
 _WIDTH = 2 + max(map(len, _NAMES))
 
 _TEXT = f"""Read FILE, which another tool wrote, into a run beside those of trainrig.
@@ -21,7 +21,7 @@ ssh host nvidia-smi -q | trainrig import -
 trainrig import train.log --as megatron --model llama-7B --on A100-SXM4-80GB
 
 \b
-{chr(10).join(f"{one.name + ':':{_WIDTH}}{one.title}" for one in importers())}
+{chr(10).join(f"{importer.name + ':':{_WIDTH}}{importer.title}" for importer in importers())}
 
 Files are recognised by content, each run of each tool in them; - is standard input.  Several
 files become one run of one machine.  report, compare and ledger

@@ -76,5 +76,5 @@ def chip_names(snapshot: Snapshot) -> dict[str, str]:
 
     ids = [device.pci_id for device in value_or(snapshot.pci_gpus, ())]
     ids += [value_or(gpu.pci_id, "") for gpu in value_or(snapshot.gpus, ())]
-    found = {pci_id: chip_by_pci_id(pci_id) for pci_id in ids}
-    return {pci_id: chip.name for pci_id, chip in found.items() if chip is not None}
+    chips = {pci_id: chip_by_pci_id(pci_id) for pci_id in ids}
+    return {pci_id: chip.name for pci_id, chip in chips.items() if chip is not None}

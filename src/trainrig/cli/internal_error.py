@@ -20,8 +20,8 @@ from trainrig.errors import EXIT_CRASH
 
 def report_crash(error: BaseException) -> int:
     """Write what happened into a file, say where it is, and return the exit code."""
-    told = _first_line(error)
-    lines = [f"trainrig: internal error: {told}"]
+    first_line = _first_line(error)
+    lines = [f"trainrig: internal error: {first_line}"]
     path = _write(_text(error))
     if path is not None:
         lines.append(f"  hint: this is a fault of trainrig, not of the machine; please send {path}")

@@ -115,8 +115,8 @@ class LazyGroup(click.Group):
         if cmd_name not in VERBS:
             plugin: click.Command | None = plugins.find(plugins.VERBS, cmd_name, click.Command)
             return plugin
-        found: click.Command = importlib.import_module(f"trainrig.cli.{cmd_name}").command
-        return found
+        command: click.Command = importlib.import_module(f"trainrig.cli.{cmd_name}").command
+        return command
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
         """Read ``--lang`` wherever it stands: a verb's errors and help are in that language too."""

@@ -77,15 +77,15 @@ def write_pages(document: Callable[[], Document], pages: Pages) -> bool:
 
         # It is looked for before anything is made that it would be wanted for.
         print_pdf = partial(to_pdf, browser=find_browser())
-    shown = document()
+    page_document = document()
     if pages.html is not None:
-        write(pages.html, to_html(shown))
+        write(pages.html, to_html(page_document))
     if pages.pdf is not None and print_pdf is not None:
-        write(pages.pdf, print_pdf(to_html(shown)))
+        write(pages.pdf, print_pdf(to_html(page_document)))
     if pages.md_on_stdout:
-        click.echo(to_markdown(shown), nl=False)
+        click.echo(to_markdown(page_document), nl=False)
     elif pages.md is not None:
-        write(pages.md, to_markdown(shown))
+        write(pages.md, to_markdown(page_document))
     return True
 
 

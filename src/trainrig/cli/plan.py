@@ -70,7 +70,7 @@ def command(
     from trainrig.report.prediction_report import plan_document
     from trainrig.runner.layout_search import plan
 
-    found = plan(
+    planned = plan(
         one_machine(**keys),
         rates=rates,
         top=top,
@@ -81,24 +81,24 @@ def command(
         watch=progress.on_stderr(),
     )
     progress.clear()
-    if found.unwritten is not None and as_json:  # one JSON value, which is the error's
-        raise found.unwritten
+    if planned.unwritten is not None and as_json:  # one JSON value, which is the error's
+        raise planned.unwritten
     publish(
         as_json,
-        found.to_dict,
+        planned.to_dict,
         lambda: plan_document(
-            found.space,
-            found.search,
-            found.answer,
-            families=found.families,
-            budget=found.budget,
-            tokens=found.tokens,
-            upgrades=found.upgrades,
-            notes=found.notes(),
-            written=found.written,
+            planned.space,
+            planned.search,
+            planned.answer,
+            families=planned.families,
+            budget=planned.budget,
+            tokens=planned.tokens,
+            upgrades=planned.upgrades,
+            notes=planned.notes(),
+            written=planned.written,
         ),
         pages,
     )
-    if found.unwritten is not None:
-        raise found.unwritten
-    return EXIT_OK if found.fits else EXIT_FINDING
+    if planned.unwritten is not None:
+        raise planned.unwritten
+    return EXIT_OK if planned.fits else EXIT_FINDING

@@ -125,29 +125,35 @@ def command(
         from trainrig.report.side_by_side import predictions_side_by_side
 
         several = compare_machines(
-            questions, lambda one: predict(question(one, measured(rates))), price
+            questions,
+            lambda asked_question: predict(question(asked_question, measured(rates))),
+            price,
         )
         publish(
             as_json,
-            lambda: comparison_dict(several, lambda found: prediction_dict(found, tokens)),
+            lambda: comparison_dict(
+                several, lambda prediction: prediction_dict(prediction, tokens)
+            ),
             lambda: predictions_side_by_side(several, tokens),
             pages,
             schema="predict-beside",
         )
-        return EXIT_OK if all(one.may_fit for one in several) else EXIT_FINDING
-    found = predict(question(questions[0], measured(rates)))
+        return (
+            EXIT_OK if all(asked_question.may_fit for asked_question in several) else EXIT_FINDING
+        )
+    prediction = predict(question(questions[0], measured(rates)))
     ranked: tuple[Ranked, ...] = ()
     if what_if is not None:
         from trainrig.prediction.search.upgrades import upgrades_of_answer
 
-        ranked = upgrades_of_answer(found, what_if)
+        ranked = upgrades_of_answer(prediction, what_if)
 
     def content() -> dict[str, Any]:
-        upgrades = {} if what_if is None else {"upgrades": [asdict(one) for one in ranked]}
-        return prediction_dict(found, tokens) | upgrades
+        upgrades = {} if what_if is None else {"upgrades": [asdict(upgrade) for upgrade in ranked]}
+        return prediction_dict(prediction, tokens) | upgrades
 
-    publish(as_json, content, lambda: prediction_document(found, tokens, ranked), pages)
-    return EXIT_FINDING if found.verdict == DOES_NOT_FIT else EXIT_OK
+    publish(as_json, content, lambda: prediction_document(prediction, tokens, ranked), pages)
+    return EXIT_FINDING if prediction.verdict == DOES_NOT_FIT else EXIT_OK
 
 
 def _print_cases(path: Path, as_json: bool, *, simulate: bool) -> None:
@@ -188,10 +194,10 @@ def _refuse_options(ctx: click.Context) -> None:
     """A command takes its own options: one before its name would be lost."""
     from trainrig.errors import UsageError
 
-    if given := _given(ctx):
+    if option_names := _given(ctx):
         name = ctx.invoked_subcommand
-        hint = f"options come behind it: trainrig predict {name} {given[0]} ..."
-        raise UsageError(f"{given[0]} before {name}", hint)
+        hint = f"options come behind it: trainrig predict {name} {option_names[0]} ..."
+        raise UsageError(f"{option_names[0]} before {name}", hint)
 
 
 # ---- tables by size
@@ -268,11 +274,11 @@ def _print_grids(given: dict[str, Any], grid: Callable[[Rates], Iterator[Record]
 
     run = measured(given["rates"])
     questions = machines(on=given["on"], chip=given["chip"], cluster=())
-    places = [machine(one, run).rates() for one in questions]
-    found = [(rates, tuple(grid(rates))) for rates in places]
+    places = [machine(asked_question, run).rates() for asked_question in questions]
+    grids = [(rates, tuple(grid(rates))) for rates in places]
     publish(
         given["as_json"],
-        lambda: {"machines": [grid_dict(*one) for one in found]},
-        lambda: grids_document(found),
+        lambda: {"machines": [grid_dict(*asked_question) for asked_question in grids]},
+        lambda: grids_document(grids),
         given["pages"],
     )

@@ -236,10 +236,10 @@ def machines(
     Raises UsageError for a file that is not named as TOML.
     """
     files = [_toml_file(str(path)) for path in (*chip, *cluster)]
-    found = {name: value for name, value in others.items() if value is not None}
-    found |= {flag: int(found[flag]) for flag in FLAGS if flag in found}
+    options_given = {name: value for name, value in others.items() if value is not None}
+    options_given |= {flag: int(options_given[flag]) for flag in FLAGS if flag in options_given}
     named = list(dict.fromkeys((*on, *files)))
-    return [found | {"on": name} for name in named] or [found]
+    return [options_given | {"on": name} for name in named] or [options_given]
 
 
 def _toml_file(name: str) -> str:
@@ -255,7 +255,7 @@ def case_columns() -> tuple[CaseColumn, ...]:
     @options(WHAT, WHERE, FRAMEWORK, HOW)
     def question() -> None: ...
 
-    return tuple(_column(one) for one in reversed(question.__click_params__))
+    return tuple(_column(parameter) for parameter in reversed(question.__click_params__))
 
 
 def _column(declared: Option) -> CaseColumn:
@@ -314,7 +314,9 @@ def measured(run: Path | None) -> Measured:
 
 def one_machine(**values: Any) -> dict[str, Any]:
     """As `machines`, where one alone is asked about.  Raises UsageError for several."""
-    found = machines(**values)
-    if len(found) > 1:
-        raise UsageError(f"{len(found)} machines, and the question is of one", "one --on at a time")
-    return found[0]
+    questions = machines(**values)
+    if len(questions) > 1:
+        raise UsageError(
+            f"{len(questions)} machines, and the question is of one", "one --on at a time"
+        )
+    return questions[0]

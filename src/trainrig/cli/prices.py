@@ -76,8 +76,8 @@ def list_prices(part: str, to: Path | None, as_json: bool) -> None:
     from trainrig.procure.price_list import newest, read_prices
     from trainrig.report.build_report import prices_document
 
-    rows = [one for one in newest(read_prices(to)) if part.lower() in one.part.lower()]
-    answer(as_json, lambda: [_row(one) for one in rows], lambda: prices_document(rows))
+    rows = [price for price in newest(read_prices(to)) if part.lower() in price.part.lower()]
+    answer(as_json, lambda: [_row(price) for price in rows], lambda: prices_document(rows))
 
 
 @command.command(cls=Verb, short_help="A CSV of all parts, prices left blank.")
@@ -100,7 +100,7 @@ def template(as_json: bool) -> None:
         click.echo(blank(), nl=False)
 
 
-def _row(one: Price) -> dict[str, Any]:
+def _row(price: Price) -> dict[str, Any]:
     from dataclasses import asdict
 
-    return asdict(one) | {"date": one.date.isoformat()}
+    return asdict(price) | {"date": price.date.isoformat()}

@@ -35,8 +35,8 @@ def on_stderr() -> Watcher:
             if live:
                 with suppress(OSError):
                     columns = os.get_terminal_size(sys.stderr.fileno()).columns
-                left = translate(f"{event.left:.0f} s left, ") if event.left else ""
-                line = cut(count + left + translate(event.text), max(20, columns - 1))
+                time_left = translate(f"{event.left:.0f} s left, ") if event.left else ""
+                line = cut(count + time_left + translate(event.text), max(20, columns - 1))
                 _say(_CLEAR_LINE + line, nl=False)
             return
         clear = _CLEAR_LINE if live else ""

@@ -66,15 +66,15 @@ def command(
     known = normal.ratios(*devices, cases) if len(devices) == 2 else ()
 
     def content() -> dict[str, Any]:
-        found = {
-            "cards": [normal.summary_dict(one) for one in normal.card_summaries(cases)],
+        answer_content = {
+            "cards": [normal.summary_dict(case) for case in normal.card_summaries(cases)],
             "cases": normal.cases_dict(cases),
         }
-        beside = [
-            {"what": one.first.what, "case": dict(one.first.case), "ratio": one.ratio}
-            for one in known
+        ratios = [
+            {"what": case.first.what, "case": dict(case.first.case), "ratio": case.ratio}
+            for case in known
         ]
-        return {**found, "ratios": beside} if len(devices) == 2 else found
+        return {**answer_content, "ratios": ratios} if len(devices) == 2 else answer_content
 
     if html is not None:
         from trainrig.report.published_page import published_page
@@ -91,7 +91,7 @@ def command(
 
     def document() -> Any:
         if len(devices) == 2:
-            counts = [sum(one.device == name for one in cases) - len(known) for name in devices]
+            counts = [sum(case.device == name for case in cases) - len(known) for name in devices]
             return shown.ratio_document(
                 *devices, known, alone=(counts[0], counts[1]), is_whole=is_whole
             )

@@ -222,10 +222,10 @@ def list_(as_json: bool) -> int:
 
     setups = all_setups()
     if as_json:
-        shown = ("name", "kind", "reach", "files")
-        output.print_json({"setups": [{key: each[key] for key in shown} for each in setups]})
-    for each in () if as_json else setups:
-        say(f"{each['name']:<24} {each['kind']:<12} {each['reach']}")
+        columns = ("name", "kind", "reach", "files")
+        output.print_json({"setups": [{key: setup[key] for key in columns} for setup in setups]})
+    for setup in () if as_json else setups:
+        say(f"{setup['name']:<24} {setup['kind']:<12} {setup['reach']}")
     if not setups and not as_json:
         say("nothing is set up")
     return EXIT_OK
@@ -311,7 +311,7 @@ def test(host: tuple[str, ...], budget: float, config: Path | None, as_json: boo
 
     if not 0.1 <= budget <= 60:
         raise UsageError(f"--budget {duration_text(budget)} is out of range", "100ms to 1m")
-    ways = [measure_way(each, config, budget) for each in host]
+    ways = [measure_way(host_name, config, budget) for host_name in host]
     output.answer(
         as_json,
         lambda: {"ways": [dataclasses.asdict(way) for way in ways]},
@@ -340,11 +340,11 @@ def audit(as_json: bool) -> int:
     from trainrig.remote.audit import audit as look
     from trainrig.report.doctor_report import doctor_document, to_dict
 
-    found = look(ThisMachine(), str(Path.home()), inspect(patience_s=2.5, with_health=True))
-    missed = () if os.geteuid() == 0 else what_root_adds(found)
+    checks = look(ThisMachine(), str(Path.home()), inspect(patience_s=2.5, with_health=True))
+    missed = () if os.geteuid() == 0 else what_root_adds(checks)
     output.answer(
         as_json,
-        lambda: to_dict(found, missed, ()),
-        lambda: doctor_document(found, missed, ()),
+        lambda: to_dict(checks, missed, ()),
+        lambda: doctor_document(checks, missed, ()),
     )
-    return EXIT_FINDING if any(each.state == "fault" for each in found) else EXIT_OK
+    return EXIT_FINDING if any(check.state == "fault" for check in checks) else EXIT_OK

@@ -55,7 +55,7 @@ def command(
     from trainrig.selftest.run import run_all
 
     if as_list:
-        faults = [fault for own in all_faults(only).values() for fault in own]
+        faults = [fault for check_faults in all_faults(only).values() for fault in check_faults]
         rows = [{"fault": fault.name, "check": fault.check} for fault in faults]
         answer(as_json, lambda: {"faults": rows}, lambda: listed(faults), schema="selftest-list")
         return EXIT_OK

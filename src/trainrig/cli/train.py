@@ -202,21 +202,21 @@ def command(
     if resume is not None and (dry_run or write):
         hint = "leave --dry-run and --write, or --resume, out"
         raise UsageError("a run that is resumed has been checked already", hint)
-    given = _given(keys, batch_size, checkpoint_interval)
+    settings = _given(keys, batch_size, checkpoint_interval)
     look = cache(train_prepare.this_site)
     experiments = (
-        train_resume.experiments_of(resume, given)
+        train_resume.experiments_of(resume, settings)
         if resume
-        else train_prepare.requested_experiments(file, given, look)
+        else train_prepare.requested_experiments(file, settings, look)
     )
     stall_timeout = train_prepare.stall_timeout_of(timeout)
     if dry_run:
-        found = train_prepare.resolved(experiments)
+        resolved = train_prepare.resolved(experiments)
         output.answer(
             as_json,
-            lambda: {"experiments": found},
+            lambda: {"experiments": resolved},
             lambda: train_prepare.resolved_document(
-                found, train_prepare.precision_lines(experiments, look())
+                resolved, train_prepare.precision_lines(experiments, look())
             ),
             schema="train-dry-run",
         )
@@ -246,7 +246,7 @@ def command(
         watch=progress.on_stderr(),
         stall_timeout=stall_timeout,
         resume=resume,
-        full_scale=train_prepare.at_full_scale(file, given),
+        full_scale=train_prepare.at_full_scale(file, settings),
         trace=trace,
     )
     with output.best_effort():
@@ -263,14 +263,16 @@ def _given(
     keys: dict[str, Any], batch_size: str | None, checkpoint_interval: float | None
 ) -> dict[str, Any]:
     """The keys of an experiment that the command line gives."""
-    given = {name: value for name, value in keys.items() if value not in (None, ())}
-    given |= {name: str(given[name]) for name in ("data", "init", "python") if name in given}
-    given |= {"log": ",".join(given["log"])} if "log" in given else {}
+    settings = {name: value for name, value in keys.items() if value not in (None, ())}
+    settings |= {
+        name: str(settings[name]) for name in ("data", "init", "python") if name in settings
+    }
+    settings |= {"log": ",".join(settings["log"])} if "log" in settings else {}
     if batch_size is not None:
-        given["batch_size"] = _batch_size(batch_size)
+        settings["batch_size"] = _batch_size(batch_size)
     if checkpoint_interval is not None:
-        given["checkpoint_interval"] = checkpoint_interval
-    return given
+        settings["checkpoint_interval"] = checkpoint_interval
+    return settings
 
 
 def _batch_size(text: str) -> int | str:

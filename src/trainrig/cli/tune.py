@@ -52,11 +52,11 @@ def command(
     from trainrig.runner import tune
     from trainrig.runner.train_prepare import stall_timeout_of
 
-    given = {name: value for name, value in keys.items() if value is not None}
-    given |= {"data": str(given["data"])} if "data" in given else {}
-    found = tune.tune(
+    settings = {name: value for name, value in keys.items() if value is not None}
+    settings |= {"data": str(settings["data"])} if "data" in settings else {}
+    tuned = tune.tune(
         plan,
-        given,
+        settings,
         top=top,
         out=out,
         watch=progress.on_stderr(),
@@ -65,11 +65,11 @@ def command(
     with output.best_effort():
         output.answer(
             as_json,
-            found.to_dict,
-            lambda: tuning_document(found.ranking, found.left_out, found.refused),
+            tuned.to_dict,
+            lambda: tuning_document(tuned.ranking, tuned.left_out, tuned.refused),
         )
         if not as_json:
-            verdict = found.outcome.verdict
+            verdict = tuned.outcome.verdict
             say(f"\n{verdict.outcome.value}  {verdict.reason}")
-            say(f"report: {found.outcome.run / 'report.html'}")
-    return found.outcome.exit_code(strict=strict)
+            say(f"report: {tuned.outcome.run / 'report.html'}")
+    return tuned.outcome.exit_code(strict=strict)

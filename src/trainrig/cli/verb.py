@@ -80,18 +80,19 @@ class Verb(click.Command):
         typed, args = args, self._without_aliases(ctx, args)
         if not ctx.resilient_parsing:
             try:
-                _, _, given = self.make_parser(ctx).parse_args(list(args))
+                _, _, parameters_given = self.make_parser(ctx).parse_args(list(args))
             except click.NoSuchOption as error:
                 if (name := RETIRED.get(error.option_name)) is None:
                     raise
                 hint = f"it is called {name} now"
                 raise UsageError(f"there is no {error.option_name}", hint) from None
-            for parameter in given:
+            for parameter in parameters_given:
                 if (
                     isinstance(parameter, click.Option)
                     and not parameter.multiple
                     and (not parameter.is_flag or parameter.secondary_opts)
-                    and sum(each is parameter for each in given) > 1
+                    and sum(parameter_given is parameter for parameter_given in parameters_given)
+                    > 1
                 ):
                     raise click.UsageError(_twice(parameter, typed), ctx)
         return super().parse_args(ctx, args)
@@ -101,7 +102,9 @@ class Verb(click.Command):
 
         The value of an option stays as it is typed, also where it is spelled as an alias.
         """
-        known = [one for one in self.get_params(ctx) if isinstance(one, click.Option)]
+        known = [
+            parameter for parameter in self.get_params(ctx) if isinstance(parameter, click.Option)
+        ]
         aliases = {
             name: (option.opts[0], unit)
             for option in known
@@ -234,12 +237,12 @@ def rows(group: str, *listed: tuple[str, Any, str, str]) -> tuple[Decorator, ...
                 settings = {"type": takes}
             case _:
                 settings = {"shell_complete": takes}
-        shown, *others = name.split("|")
+        option_name, *others = name.split("|")
         settings["aliases"] = dict.fromkeys(others, "")
-        made = option(
-            *shown.split(","), group=group, default_text=default_text, help=text, **settings
+        new_option = option(
+            *option_name.split(","), group=group, default_text=default_text, help=text, **settings
         )
-        decorators.append(made)
+        decorators.append(new_option)
     return tuple(decorators)
 
 
@@ -248,8 +251,8 @@ def options(*groups: Iterable[Decorator]) -> Decorator:
 
     def decorate(command: Any) -> Any:
         for group in reversed(groups):
-            for each in reversed(list(group)):
-                command = each(command)
+            for decorator in reversed(list(group)):
+                command = decorator(command)
         return command
 
     return decorate

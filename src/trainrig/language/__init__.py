@@ -74,9 +74,9 @@ def named(word: str) -> str:
 
     Raises UsageError for one that there is no catalogue of.
     """
-    if (found := _known(word)) is None:
+    if (known := _known(word)) is None:
         raise UsageError(f"unknown language {word[:60]!r}", f"one of: {', '.join(LANGUAGES)}")
-    return found
+    return known
 
 
 def of_environment(variables: Mapping[str, str], encoding: str | None) -> str:
@@ -90,8 +90,8 @@ def of_environment(variables: Mapping[str, str], encoding: str | None) -> str:
         return ENGLISH
     wanted = [*filter(None, variables.get("LANGUAGE", "").split(":")), locale]
     for word in wanted:
-        if (found := _known(word)) is not None:
-            return found if _can_write(LANGUAGES[found], encoding) else ENGLISH
+        if (known := _known(word)) is not None:
+            return known if _can_write(LANGUAGES[known], encoding) else ENGLISH
     return ENGLISH
 
 

@@ -347,9 +347,9 @@ def _divisions(
         return
     at = 0
     while (at := text.find(piece, at)) >= 0:
-        rest = text[at + len(piece) :]
-        if _can_hold(rest, others):
-            for values in _divisions(rest, others, follows_place=not piece):
+        text_behind = text[at + len(piece) :]
+        if _can_hold(text_behind, others):
+            for values in _divisions(text_behind, others, follows_place=not piece):
                 yield (text[:at], *values)
         if at >= len(text):
             return

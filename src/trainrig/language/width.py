@@ -50,15 +50,15 @@ def _pieces(text: str, columns: int) -> Iterator[str]:
 
 def unbroken(text: str) -> Iterator[str]:
     """What is never broken: a word, or a wide letter with the marks that belong to it."""
-    held = ""
+    pending = ""
     for piece in _CHUNK.findall(text):
-        sticks = piece.isspace() or piece[0] in _NOT_FIRST or held[-1:] in tuple(_NOT_LAST)
-        if held and not sticks:
-            yield held
-            held = ""
-        held += piece
-    if held:
-        yield held
+        sticks = piece.isspace() or piece[0] in _NOT_FIRST or pending[-1:] in tuple(_NOT_LAST)
+        if pending and not sticks:
+            yield pending
+            pending = ""
+        pending += piece
+    if pending:
+        yield pending
 
 
 def cut(text: str, columns: int) -> str:

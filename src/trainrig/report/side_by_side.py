@@ -52,38 +52,50 @@ def predictions_side_by_side(
     several: Sequence[MachineComparison[Prediction]], tokens: float | None = None
 ) -> Document:
     """The quickest machine's figures as they are; a machine that does not fit is dim."""
-    known = [one.answer for one in several if one.answer is not None]
+    known = [machine.answer for machine in several if machine.answer is not None]
     title = f"{known[0].question.shape.name} on {counted(len(several), 'machine')}"
-    priced = any(one.price is not None for one in several)
+    priced = any(machine.price is not None for machine in several)
     price: tuple[Shown[MachineComparison[Prediction]], ...] = (
-        column("/price", lambda one: one.per_price, format_count),
+        column("/price", lambda machine: machine.per_price, format_count),
     )
-    shown: list[Shown[MachineComparison[Prediction]]] = [
+    columns: list[Shown[MachineComparison[Prediction]]] = [
         column("machine", _place, kind="words"),
-        column("step", lambda one: None if one.answer is None else one.answer.time, format_time),
+        column(
+            "step",
+            lambda machine: None if machine.answer is None else machine.answer.time,
+            format_time,
+        ),
         column(
             "tokens/s",
-            lambda one: None if one.answer is None else one.answer.tokens_per_s,
+            lambda machine: None if machine.answer is None else machine.answer.tokens_per_s,
             format_count,
         ),
-        column("/W", lambda one: one.per_watt, format_count),
+        column("/W", lambda machine: machine.per_watt, format_count),
         *(price if priced else ()),
         column(
             "MFU",
-            lambda one: None if one.answer is None else one.answer.mfu,
+            lambda machine: None if machine.answer is None else machine.answer.mfu,
             format_share,
             optional=1,
         ),
         column(
-            "GiB", lambda one: None if one.answer is None else float(one.answer.memory.total), _gib
+            "GiB",
+            lambda machine: None if machine.answer is None else float(machine.answer.memory.total),
+            _gib,
         ),
         column("", _verdict, kind="code"),
     ]
     blocks: list[Block] = [
-        *program_lines({one.name: one.answer.question for one in several if one.answer}),
+        *program_lines(
+            {machine.name: machine.answer.question for machine in several if machine.answer}
+        ),
         Paragraph(title, "strong"),
-        table(several, *shown, line=lambda one, cells: Line(cells, "" if one.may_fit else "dim")),
-        Facts(tuple((one.name, _words(one, tokens)) for one in several), "Layouts"),
+        table(
+            several,
+            *columns,
+            line=lambda machine, cells: Line(cells, "" if machine.may_fit else "dim"),
+        ),
+        Facts(tuple((machine.name, _words(machine, tokens)) for machine in several), "Layouts"),
     ]
     words = "tokens/s of all GPUs; /W: for each watt of their power limits"
     blocks.append(Paragraph(words + ("; /price: for each unit of money" if priced else ""), "dim"))
@@ -92,35 +104,48 @@ def predictions_side_by_side(
 
 def fits_side_by_side(several: Sequence[MachineComparison[FitAnswer]]) -> Document:
     """What each machine offers, and which ways to train fit on it."""
-    known = [one.answer for one in several if one.answer is not None]
+    known = [machine.answer for machine in several if machine.answer is not None]
     title = f"{known[0].asked_fit.question.shape.name} on {counted(len(several), 'machine')}"
 
     def way(method: str) -> Shown[MachineComparison[FitAnswer]]:
-        return column(METHOD_NAMES[method], lambda one: _way(one.answer, method), kind="code")
+        return column(
+            METHOD_NAMES[method], lambda machine: _way(machine.answer, method), kind="code"
+        )
 
     rows = table(
         several,
         column("machine", _place, kind="words"),
         column(
             "offers GiB",
-            lambda one: None if one.answer is None else one.answer.asked_fit.capacity,
+            lambda machine: None if machine.answer is None else machine.answer.asked_fit.capacity,
             _gib,
         ),
         *map(way, METHOD_NAMES),
-        line=lambda one, cells: Line(cells, "dim" if one.answer is None else ""),
+        line=lambda machine, cells: Line(cells, "dim" if machine.answer is None else ""),
     )
     blocks: list[Block] = [
-        *program_lines({one.name: one.answer.asked_fit.question for one in several if one.answer}),
+        *program_lines(
+            {
+                machine.name: machine.answer.asked_fit.question
+                for machine in several
+                if machine.answer
+            }
+        ),
         Paragraph(title, "strong"),
         rows,
     ]
     blocks += [
-        Paragraph(f"{one.name}: {one.reason}", "warn") for one in several if one.answer is None
+        Paragraph(f"{machine.name}: {machine.reason}", "warn")
+        for machine in several
+        if machine.answer is None
     ]
-    notes = dict.fromkeys(note for one in known for note in one.asked_fit.question.notes)
+    notes = dict.fromkeys(note for machine in known for note in machine.asked_fit.question.notes)
     blocks += [Paragraph(note, "warn", label="Note") for note in notes]
-    shown = {METHOD_NAMES[one.method]: layout_text(one.question.layout) for one in known[0].methods}
-    blocks.append(Facts(tuple(shown.items()), "Presumed"))
+    layouts = {
+        METHOD_NAMES[machine.method]: layout_text(machine.question.layout)
+        for machine in known[0].methods
+    }
+    blocks.append(Facts(tuple(layouts.items()), "Presumed"))
     return Document(title=title, blocks=tuple(blocks))
 
 
