@@ -166,7 +166,7 @@ def layout_dict(layout: Layout) -> dict[str, Any]:
     values |= {"lora_on": layout.adapted if layout.lora.rank else "none"}
     values |= {"cp_comm": layout.context if layout.mesh.cp > 1 else "none"}
     values |= {"precision": layout.precision.number_format}
-    narrow = "fp16" if layout.precision.compute == "fp16" else "bf16"
+    narrow = "auto" if layout.precision.compute == "fp16" else "bf16"
     values |= {"grad_reduce": {4: "fp32", 2: narrow}[gradient_bytes(layout)]}
     return values | {"dp": int(layout.mesh.dp), "global_batch": int(layout.global_batch)}
 

@@ -289,7 +289,11 @@ class _Defaults:
         is_cuda = chip is None or chip.vendor in ("NVIDIA", "AMD")
         has_te = self._has_own_kernels and code.transformer_engine is not False and is_cuda
         rules = (
-            (not self.place.can_flash, "eager", "no fused attention for the chip"),
+            (
+                not self.place.can_flash,
+                "fused" if "fused" in code.kernels else "eager",
+                "no flash attention for the chip",
+            ),
             (words.get("kernels") in ("eager", "fused"), words.get("kernels"), "of that year"),
             (bool(code.kernels), code.kernels, f"{self.program.name}'s default"),
             (code.xla is True, "flash+fused", "XLA fuses what is pointwise"),
@@ -297,6 +301,18 @@ class _Defaults:
             (True, "flash", "torch's fused attention"),
         )
         return next((str(kernels), reason) for holds, kernels, reason in rules if holds)
+
+    @property
+    def _has_efficient_attention(self) -> bool:
+        """True if attention on a chip without flash attention keeps no scores."""
+        models, chip = self.engine.models, self.place.chip
+        words = self.software.values(own_kernels=self._has_own_kernels)
+        is_torchs = (
+            not (models.own_models or models.own_kernels)
+            and words.get("kernels", "flash") == "flash"
+        )
+        is_asked = "kernels" not in self.stated and not self.place.can_flash
+        return is_asked and is_torchs and chip is not None and chip.vendor == "NVIDIA"
 
     def _code(self) -> Iterator[Presumption]:
         code, reason = self.program.code, f"{self.program.name}'s default"
@@ -308,6 +324,8 @@ class _Defaults:
             loss = code.shared_loss
         if loss:
             yield Presumption("loss", loss, reason)
+        if self._has_efficient_attention:
+            yield Presumption("efficient_attention", 1, "torch's memory-efficient kernels")
         if code.drops:
             yield Presumption("has_dropout", code.drops, reason)
         if code.graphed or code.xla:

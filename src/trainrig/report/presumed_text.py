@@ -25,7 +25,7 @@ _RECOMPUTE = {
 }
 _KERNELS = {
     "eager": "plain kernels",
-    "fused": "fused kernels, attention's scores stored",
+    "fused": "fused kernels",
     "flash": "flash attention",
     "flash+fused": "flash attention and fused kernels",
     "compiled": "torch.compile",
@@ -38,6 +38,7 @@ _WORDS: Mapping[str, Callable[[Any], str]] = {
     "zero": lambda stage: f"{_STAGES[stage]} (ZeRO {stage})",
     "sequence_parallel": lambda _: "sequence parallel",
     "kernels": lambda word: _KERNELS[word],
+    "efficient_attention": lambda _: "memory-efficient attention",
     "loss": lambda word: f"{word} loss",
     "experts": lambda word: "experts one by one" if word in ("modules", "slices") else "",
     "optimizer": lambda word: f"optimizer {word}",

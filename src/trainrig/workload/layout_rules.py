@@ -81,6 +81,7 @@ RANGES = (
     _range("lora_rank", 0, 1 << 16),
     _range("optimizer_in_backward", 0, 1),
     _range("offload_checkpoints", 0, 1),
+    _range("efficient_attention", 0, 1),
     _range("fp8_params", 0, 1),
     Rule(
         lambda c: not 0.0 <= c.x.moe.router_spread <= 4.0,

@@ -203,7 +203,8 @@ def _block_kernels(shape: ModelShape, layout: Layout) -> BlockKernels:
     facts, traits, choices = facts_of(shape), layout.traits, layout.kernels
     brings_kernels = "fused" in choices.stack or traits.models.own_kernels
     fused = brings_kernels or choices.stack == "compiled"
-    flash = choices.is_flash and not shape.attention.memory_segments
+    keeps_no_scores = choices.is_flash or choices.efficient_attention > 0
+    flash = keeps_no_scores and not shape.attention.memory_segments
     as_published = not (traits.models.own_models or fused)
     grouped = shape.attention.num_kv_heads != shape.attention.num_heads
     return BlockKernels(

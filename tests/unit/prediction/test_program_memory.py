@@ -66,3 +66,21 @@ def test_megatron_interleaves_uneven_stages() -> None:
     how = {"model": "deepseek-v3", "on": "GB300", "gpus": 256, "framework": "megatron", "pp": 2}
     found = predict(question({**how, "interleave": 8, "ep": 32, "seq_len": 4096, "grad_accum": 16}))
     assert found.time > 0.0
+
+
+def test_a_card_before_flash_attention_has_torchs_memory_efficient_one() -> None:
+    """A T4 stored all scores: 22.8 GiB for what Unsloth's notebooks do on 15."""
+    base = {"model": "llama-8B", "on": "T4", "method": "qlora", "seq_len": 4096, "batch_size": 1}
+
+    def needed(**options: Any) -> Prediction:
+        return predict(question({**base, **options}))
+
+    scores = 32 * (32 * 4096**2 * 2)  # of all layers
+    kept = {"framework": "huggingface", "recompute": "none"}
+    saved = needed(**kept).memory.activations
+    assert needed(**kept, kernels="eager").memory.activations > saved + scores
+    assert needed(framework="unsloth", seq_len=2048).verdict == "fits"
+    old = needed(framework="huggingface", software="2021").layout.kernels
+    assert old.efficient_attention == 0, "torch 1 has none"
+    assert needed(framework="trainrig").layout.kernels.efficient_attention == 0
+    assert needed(framework="huggingface", on="L4").layout.kernels.efficient_attention == 0

@@ -296,6 +296,9 @@ class KernelChoices:
     plain_attention: int = 0
     """1: attention keeps its scores although the other kernels are those of a fused one's time
     (Megatron-Core's --attention-backend unfused)."""
+    efficient_attention: int = 0
+    """1: attention keeps no scores, and is timed as if it wrote them (torch's memory-efficient
+    kernels, which chips before flash attention have)."""
     dropout: str = field(default="auto", metadata={"key": "has_dropout"})
     """True if there is dropout, of whatever share; auto: where it was usual (`numerics`)."""
     software: str = "current"
