@@ -26,6 +26,7 @@ WORDS = {
     "method": METHODS,
     "lora_on": groups.LORA_ON,
     "parallel": groups.PARALLEL,
+    "cp_comm": groups.CP_COMM,
 }
 
 
