@@ -98,6 +98,8 @@ def main() -> int:
         code, words = _selftest(package, families, asked.seed)
         print(f"unbroken: exit {code} {words}", flush=True)
         for row in chosen:
+            if not row.is_current():
+                sys.exit(f"{PATH.name}: {row.name}: {row.file} no longer holds the piece once")
             is_noticed, words = noticed(package, row, whole=asked.whole, seed=asked.seed)
             counts[row.audited][0] += is_noticed
             counts[row.audited][1] += 1

@@ -81,7 +81,7 @@ def test_bounds_are_reached_and_not_passed(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="larger"):
         parse_toml("a = 1\n\n\n", 100)
     deep = ".".join("a" * 33)
-    assert parse_toml(f"{deep} = 1")
+    assert parse_toml(f"{deep} = 1") and parse_toml(f"{deep} = 1.5")
     with pytest.raises(ValueError, match="nested"):
         parse_toml(f"{deep}.a = 1")
     numbers = ", ".join(["1.5"] * 40)

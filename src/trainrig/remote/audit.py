@@ -1,4 +1,4 @@
-"""What exposes this machine: what listens, and settings of sshd, frp and cloudflared.
+"""The audit of what exposes this machine: open ports, and settings of sshd, frp and cloudflared.
 
 What listens, on which addresses and with what protection (Jupyter without a token, frps without
 one) is `doctor.listening`'s answer, taken over here.  This module adds what stands in files: does
@@ -39,7 +39,7 @@ _SSHD = "/etc/ssh/sshd_config"
 
 
 def audit(host: Host, home: str, snapshot: Snapshot) -> tuple[Answer, ...]:
-    """Each check's answer; ``home`` is the folder of the user whose files are looked at."""
+    """Return each check's answer; ``home`` is the folder of the user whose files are read."""
     checks = (
         HealthCheck(
             id="sshd",
@@ -92,18 +92,18 @@ _SSHD_UNDO = f"sudo rm {_SSHD}.d/10-keys-only.conf; sudo systemctl reload ssh"
 
 
 def _sshd_runs(snapshot: Snapshot) -> bool:
-    """Whether sshd listens, or it is not known."""
+    """Return whether sshd listens; True where that is not known."""
     ports = listening(snapshot)
     return isinstance(ports, Missing) or any(row.service == "ssh" for row in ports)
 
 
 def _sshd(host: Host, runs: bool) -> Iterator[Finding]:
-    for found in _sshd_findings(host):
+    for sshd_finding in _sshd_findings(host):
         if runs:
-            yield found
+            yield sshd_finding
         else:
-            evidence = f"{found.evidence}; it does not listen now"
-            yield dataclasses.replace(found, severity="info", evidence=evidence)
+            evidence = f"{sshd_finding.evidence}; it does not listen now"
+            yield dataclasses.replace(sshd_finding, severity="info", evidence=evidence)
 
 
 def _sshd_findings(host: Host) -> Iterator[Finding]:
@@ -113,29 +113,29 @@ def _sshd_findings(host: Host) -> Iterator[Finding]:
     effective = host.run("sshd", "-T", timeout_s=5.0)
     source = "its files" if isinstance(effective, Missing) else "sshd -T"
     keys = sshd_keywords(host, value_or(effective, text))
-    found = partial(
+    make_finding = partial(
         finding, undo=_SSHD_UNDO, risk="whoever guesses a password has a shell on this machine"
     )
     if keys.get("permitemptypasswords") == "yes":
         evidence = "sshd lets accounts without a password in (PermitEmptyPasswords yes)"
-        yield found("ssh-empty-password", "error", evidence, _KEYS_ONLY)
+        yield make_finding("ssh-empty-password", "error", evidence, _KEYS_ONLY)
     by_password = keys.get("passwordauthentication", "yes") == "yes"
     if by_password:
         evidence = f"sshd takes passwords (PasswordAuthentication yes, by {source})"
-        yield found("ssh-password", "error", evidence, _KEYS_ONLY)
+        yield make_finding("ssh-password", "error", evidence, _KEYS_ONLY)
     by_question = _by_question(keys)
     if by_question and not by_password:
         evidence = f"sshd takes passwords by PAM (KbdInteractiveAuthentication yes, by {source})"
-        yield found("ssh-password", "error", evidence, _KEYS_ONLY)
+        yield make_finding("ssh-password", "error", evidence, _KEYS_ONLY)
     if (by_password or by_question) and keys.get("permitrootlogin") == "yes":
         evidence = "sshd lets root in by password (PermitRootLogin yes)"
         fix = _set("PermitRootLogin prohibit-password")
-        yield found("ssh-root-password", "error", evidence, fix)
+        yield make_finding("ssh-root-password", "error", evidence, fix)
     if keys.get("gatewayports", "no") != "no":
         evidence = f"sshd opens reverse forwards to everybody (GatewayPorts {keys['gatewayports']})"
         fix = _set("GatewayPorts no")
         risk = "a port that is forwarded here is reachable by others, not by this machine alone"
-        yield found("ssh-gateway-ports", "warning", evidence, fix, risk=risk)
+        yield make_finding("ssh-gateway-ports", "warning", evidence, fix, risk=risk)
 
 
 def _set(line: str) -> str:
@@ -147,7 +147,7 @@ def _set(line: str) -> str:
 
 
 def _by_question(keys: Mapping[str, str]) -> bool:
-    """Whether PAM asks for the password, which PasswordAuthentication no does not end."""
+    """Return whether PAM asks for the password, which PasswordAuthentication no does not end."""
     old = keys.get("challengeresponseauthentication", "yes")  # its name before OpenSSH 8.7
     asks = keys.get("kbdinteractiveauthentication", old) == "yes"
     return asks and keys.get("usepam") == "yes"
@@ -210,10 +210,10 @@ def frp_settings(text: str) -> Mapping[str, Any] | None:
     is_old = re.search(r"^\s*\[common\]", text, re.MULTILINE)  # it may be valid TOML as well
     for read in () if is_old else (parse_toml, json.loads):
         try:
-            found = read(text)
+            settings = read(text)
         except (ValueError, RecursionError):
             continue
-        return found if isinstance(found, dict) else None
+        return settings if isinstance(settings, dict) else None
     ini = configparser.RawConfigParser(strict=False, inline_comment_prefixes=("#",))
     try:
         ini.read_string(text)
@@ -234,7 +234,7 @@ def frp_settings(text: str) -> Mapping[str, Any] | None:
         "auth": {"token": common.get("token", ""), "method": method},
         "transport": {"tls": {"force": common.get("tls_only", "").lower() in ("true", "1")}},
         "webServer": web if web["port"] else {**admin, "password": common.get("admin_pwd", "")},
-        "proxies": [one for one in others if one.get("role", "server") != "visitor"],
+        "proxies": [proxy for proxy in others if proxy.get("role", "server") != "visitor"],
     }
 
 
@@ -275,8 +275,8 @@ _PUBLIC = ("tcp", "udp", "http", "https", "tcpmux")
 
 
 def _table(config: Mapping[str, Any], name: str) -> Mapping[str, Any]:
-    found = config.get(name)
-    return found if isinstance(found, dict) else {}
+    table = config.get(name)
+    return table if isinstance(table, dict) else {}
 
 
 def _cloudflared(host: Host, home: str) -> Iterator[Finding]:

@@ -39,7 +39,7 @@ _YOUNG_S, _AGAIN_S = 10.0, 2.0
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DetachedJob:
-    """One job as its folder describes it."""
+    """Job as its folder describes it."""
 
     id: str
     command: tuple[str, ...]
@@ -48,7 +48,7 @@ class DetachedJob:
     started: str
     """UTC, ISO 8601."""
     pid: int
-    """Of the session that it is in."""
+    """Name of the tmux session that it runs in."""
     ticks: int | None
     """When the process was started, as the kernel counts; with the pid it names one process."""
     log: str
@@ -56,7 +56,7 @@ class DetachedJob:
     code: int | None
     """Exit code where it has ended."""
     cause: str = ""
-    """Why it was killed, or is lost."""
+    """Reason for which it was killed or lost."""
     tmux: str | None = None
     """Name of its tmux session."""
 
@@ -74,7 +74,7 @@ class DetachedJob:
 
     @property
     def shown_command(self) -> str:
-        """What was typed, without the interpreter's path."""
+        """Command as it was typed, without the interpreter's path."""
         words = self.command
         if words[1:3] == ("-m", "trainrig"):
             words = ("trainrig", *words[3:])
@@ -126,7 +126,7 @@ def start_trainrig(arguments: Sequence[str], name: str, in_tmux: bool = False) -
 
 
 def _since_boot() -> dict[str, Any]:
-    """Which boot this is, and how often the kernel has killed for want of memory since."""
+    """Return the boot's id, and how often the kernel has killed for want of memory since."""
     boot, memory = "", 0
     with contextlib.suppress(OSError, ValueError):
         boot = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
@@ -204,7 +204,7 @@ def _end(folder: Path) -> tuple[int, int, str] | None:
 
 
 def all_jobs() -> list[DetachedJob]:
-    """Every job, the newest last; folders that hold none are passed over."""
+    """Return every job, the newest last; folders that hold none are passed over."""
     found = []
     for path in sorted(jobs_folder().glob("*/job.json")):
         try:
@@ -236,7 +236,7 @@ def find_job(name: str | None) -> DetachedJob:
 def follow(
     job: DetachedJob, *, from_start: bool = False, sleep: Callable[[float], None] = time.sleep
 ) -> Iterator[bytes]:
-    """What a job has printed and prints, until it is over; without ``from_start`` its last 4 kB."""
+    """Yield a job's output until it is over; without ``from_start`` from its last 4 kB on."""
     folder = Path(job.log).parent
     with open(job.log, "rb") as file:
         if not from_start:

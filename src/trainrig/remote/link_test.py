@@ -1,4 +1,4 @@
-"""How good is the way to a host: latency, throughput both ways, loss, and which hop limits.
+"""Test of the way to a host: latency, throughput both ways, loss, and the hop that limits.
 
 Everything goes through OpenSSH as ``~/.ssh/config`` sets it up, jump hosts included, so what is
 measured is what a forward gets.  Latency: the median of a byte sent and returned by ``cat`` over
@@ -27,7 +27,7 @@ from trainrig.report import document as doc
 from trainrig.units import format_quantity, format_share, format_time
 
 SECONDS = 3.0
-"""How long each direction is measured."""
+"""Seconds for which each direction is measured."""
 NUM_ECHOES = 20
 _CONNECT_S = 30.0
 _PIECE = 1 << 16
@@ -38,7 +38,7 @@ _LOSS = re.compile(r"([\d.]+)% packet loss")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Hop:
-    """What was measured to one host, through all hops before it."""
+    """Measurements to a host through all hops before it."""
 
     host: str
     via: tuple[str, ...]
@@ -59,7 +59,7 @@ class HostPath:
     hops: tuple[Hop, ...]
     """The host itself last."""
     limited_by: str
-    """What limits, in one sentence."""
+    """Sentence that names the limiting hop."""
 
 
 def measure_way(host: str, config: Path | None = None, seconds: float = SECONDS) -> HostPath:
@@ -83,7 +83,7 @@ def _jumps(settings: dict[str, str]) -> list[str]:
 
 
 def limiting(hops: Sequence[Hop]) -> str:
-    """Which hop limits the throughput, as a sentence."""
+    """Return a sentence that names the hop which limits the throughput."""
     last = hops[-1]
     if last.error is not None:
         return f"{last.host} is not reached: {last.error}"
@@ -194,13 +194,13 @@ class _Piped:
         self.child.process.stdin.close()
 
     def read(self, most: int) -> bytes:
-        """What is there, at least a byte; empty at the end."""
+        """Return the bytes that have arrived, at least one; empty at the end."""
         assert self.child.process.stdout is not None
         found: bytes = self.child.process.stdout.read(most)
         return found
 
     def read_line(self) -> bytes:
-        """One line."""
+        """Return one line."""
         assert self.child.process.stdout is not None
         found: bytes = self.child.process.stdout.readline()
         return found

@@ -1,4 +1,4 @@
-"""What was set up to reach a machine: files in a folder of its own, a unit, and how it goes again.
+"""Set-ups that reach a machine: files in a folder of their own, a unit, and their removal.
 
 A set-up is a folder ``$XDG_CONFIG_HOME/trainrig/remote/NAME`` with ``setup.json`` and its files,
 all readable by their owner alone, and a systemd user unit beside the user's other units.  Nothing
@@ -35,19 +35,19 @@ _CONTROL_S = 20.0
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Setup:
-    """One way to reach a machine, or to be reached."""
+    """Way to reach a machine, or to be reached."""
 
     name: str
     kind: str
     """``forward``, ``frp``, ``cloudflared``, ``notebook``."""
     command: tuple[str, ...]
-    """What runs; FOLDER stands for the set-up's own folder."""
+    """Command that runs; FOLDER stands for the set-up's own folder."""
     files: Mapping[str, str] = dataclasses.field(default_factory=dict)
     """Name → text, in the set-up's folder."""
     reach: str = ""
-    """How it is used: an address, or the command for the other machine."""
+    """Address, or the command for the other machine."""
     notes: tuple[str, ...] = ()
-    """What has to be done elsewhere."""
+    """Steps that have to be done elsewhere."""
 
 
 def setups_folder() -> Path:
@@ -155,7 +155,7 @@ def _digest(text: str) -> str:
 
 
 def all_setups() -> list[dict[str, object]]:
-    """What is set up, as it was written; one that is damaged is left out (`damaged_setups`)."""
+    """Return the set-ups as they were written; a damaged one is left out (`damaged_setups`)."""
     return [each for each in (_read_setup(path) for path in _setup_files()) if each is not None]
 
 
@@ -238,7 +238,7 @@ def remove_setup(name: str) -> tuple[list[Path], list[Path]]:
 
 
 def systemctl(*words: str) -> str | None:
-    """What went wrong with a ``systemctl --user`` command; None if it went well."""
+    """Return the error of a ``systemctl --user`` command; None if it went well."""
     try:
         done = run_program(["systemctl", "--user", *words], _CONTROL_S)
     except OSError:
@@ -247,12 +247,12 @@ def systemctl(*words: str) -> str | None:
 
 
 def systemd_answers() -> str | None:
-    """Why this user has no systemd; None if it answers."""
+    """Return why this user has no systemd; None if it answers."""
     return systemctl("show-environment")
 
 
 def start_commands(name: str) -> list[str]:
-    """What starts a set-up, and starts it again after a reboot."""
+    """Return the commands that start a set-up, and start it again after a reboot."""
     if (reason := systemd_answers()) is not None:
         return [f"trainrig remote run {name} --detach  # no systemd for this user: {reason}"]
     return [
@@ -263,7 +263,7 @@ def start_commands(name: str) -> list[str]:
 
 
 def command_of(name: str) -> list[str]:
-    """What a set-up runs.  Raises UsageError for an unknown one."""
+    """Return a set-up's command.  Raises UsageError for an unknown one."""
     words, folder = _setup_named(name)["command"], str(setups_folder() / name)
     assert isinstance(words, list)
     return [str(word).replace("FOLDER", folder) for word in words]

@@ -51,7 +51,7 @@ def check_host(host: str) -> str:
 
 
 def ssh_settings(host: str, config: Path | None = None) -> dict[str, str]:
-    """What OpenSSH makes of a host and ~/.ssh/config (``ssh -G``).  Raises UnavailableError."""
+    """Return OpenSSH's settings for a host (``ssh -G``).  Raises UnavailableError."""
     chosen = ["-F", str(config)] if config else []
     try:
         done = run_program(["ssh", *chosen, "-G", check_host(host)], _PATIENCE_S)
@@ -152,11 +152,11 @@ class FrpRelay:
     port: int
     token_file: Path
     ca: Path | None
-    """What its certificate is verified by, in PEM; None: it is not verified."""
+    """Authority that verifies its certificate, in PEM; None: it is not verified."""
 
     @property
     def notes(self) -> tuple[str, ...]:
-        """What the written file does not protect against, and what nobody has run."""
+        """Notes on what the written file does not protect against, and on what is unverified."""
         verified = f"the relay's certificate has to name {self.server} (subjectAltName)"
         return (verified if self.ca else _UNVERIFIED_RELAY, UNVERIFIED.format(program="frpc"))
 
@@ -314,11 +314,11 @@ CHECKS = {
     "frps": ("frps", "verify", "-c", "frps.toml"),
     "cloudflared": ("cloudflared", "--config", "config.yml", "tunnel", "ingress", "validate"),
 }
-"""What each program checks of its own file."""
+"""Commands by which each program checks its own file."""
 
 
 def check_with(setup: Setup, folder: Path) -> str:
-    """What the program itself says of its file: ``checked``, or why it was not.
+    """Return the program's word on its file: ``checked``, or why it was not.
 
     Raises UsageError where the program refuses the file.
     """

@@ -212,7 +212,7 @@ one."""
 
 
 def faults() -> Iterator[Fault]:
-    """Each host that lets others in."""
+    """Yield a fault for each host that lets others in."""
     for host in _hosts():
         code = 1 if host.severity == "error" else 0
         yield Fault(

@@ -107,7 +107,7 @@ def healthy_view() -> RunView:
 
 
 def _records(index: int, mode: str, rate: float) -> list[Record]:
-    """What was planned, and what came of it."""
+    """Return the planned record of a part and the measured one."""
     is_bytes = mode == "memory"
     planned = Record(
         kind=Kind.PREDICTED,
@@ -151,7 +151,7 @@ def _row(second: int) -> Row:
 
 
 def _rows(change: Callable[[int, Row], Row]) -> Spoil:
-    """Each second's sensors changed."""
+    """Return a change of the sensors' readings in every second."""
 
     def spoil(view: RunView) -> RunView:
         rows = tuple(change(n, dict(row)) for n, row in enumerate(view.series[TELEMETRY]))
@@ -196,14 +196,14 @@ def _point(mode: str, **changes: Any) -> Spoil:
 
 
 def _without_point(view: RunView) -> RunView:
-    left = [r for r in view.records if r.kind is Kind.PREDICTED or r.device_index == 0]
-    return dataclasses.replace(view, records=tuple(left))
+    records = [r for r in view.records if r.kind is Kind.PREDICTED or r.device_index == 0]
+    return dataclasses.replace(view, records=tuple(records))
 
 
 def _other_digest(view: RunView) -> RunView:
-    rows = [dict(row) for row in view.series[DIGESTS]]
-    rows[1]["steps"] = [[1, 2], [3, 5]]
-    return dataclasses.replace(view, series={**view.series, DIGESTS: tuple(rows)})
+    digest_rows = [dict(row) for row in view.series[DIGESTS]]
+    digest_rows[1]["steps"] = [[1, 2], [3, 5]]
+    return dataclasses.replace(view, series={**view.series, DIGESTS: tuple(digest_rows)})
 
 
 def _sampler_dies(view: RunView) -> RunView:

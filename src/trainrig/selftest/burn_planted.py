@@ -42,22 +42,22 @@ def bit_name(dtype: str, bit: int) -> str:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BurnFault:
-    """One kind of fault and the check that must find it."""
+    """Kind of fault, and the check that must find it."""
 
     name: str
     """``a flipped bit in C``."""
     check: str
     """``burn.matmul``."""
     phase: Mapping[str, Any]
-    """What is run: small sizes."""
+    """Phase of a burn at small sizes: mode, dtype, shape."""
     variants: tuple[str, ...] = ("",)
-    """Each must be found: bits by name."""
+    """Names of bits; each must be found."""
     where: str = ""
-    """Which operation's which tensor, for `_Fault`."""
+    """Operation of torch and its tensor that is spoiled: ``mm.out``."""
     finds: str = "wrong-answer"
     """The finding that it becomes."""
     slices: int = 2
-    """Of work, after which it must have been found."""
+    """Slices of work after which the fault must have been found."""
 
 
 def _matmul(where: str, name: str, dtype: str, *more: str) -> BurnFault:
@@ -139,35 +139,35 @@ FAULTS: tuple[BurnFault, ...] = (
         where="exp.out",
     ),
 )
-"""What `trainrig selftest` shows of a burn."""
+"""Faults of a burn that `trainrig selftest` plants."""
 
 
 def faults() -> tuple[BurnFault, ...]:
-    """Every fault that a burn's checks must find."""
+    """Return every fault that a burn's checks must find."""
     return FAULTS
 
 
 def observe(fault: BurnFault, device: str = "cpu") -> list[str]:
-    """What the fault's check says at small sizes; nothing where it finds nothing."""
+    """Return the errors that the fault's check reports at small sizes."""
     import torch
 
-    found: list[str] = []
+    errors: list[str] = []
     threads = torch.get_num_threads()
     torch.set_num_threads(1)  # sizes are so small that a team of threads only waits
     try:
         check = make_check(fault.phase, device)
         for _ in range(fault.slices):
-            found += check.run(0.0).errors
-        found += check.finish().errors
+            errors += check.run(0.0).errors
+        errors += check.finish().errors
     finally:
         torch.set_num_threads(threads)
         reset_torch()
-    return found
+    return errors
 
 
 @dataclass(slots=True)
 class _Fault:
-    """One fault at work: which call of which operation it spoils, and how."""
+    """Fault at work: the operation and call that it spoils, and how."""
 
     operation: str
     how: str
@@ -197,17 +197,17 @@ class _Fault:
     def _flip(self, tensor: torch.Tensor) -> None:
         import torch
 
-        own = tensor.detach()
-        flat = own.view(-1) if own.is_contiguous() else own.t().reshape(-1)
+        values = tensor.detach()
+        flat = values.view(-1) if values.is_contiguous() else values.t().reshape(-1)
         place = int(self.share * flat.numel())
         if self.special:
             flat[place] = float("nan") if self.special == NAN else -0.0
             return
         words = {2: torch.int16, 4: torch.int32, 8: torch.int64}[flat.element_size()]
         bit = self.bit if self.bit is not None else 0
-        one = 1 << bit
+        bit_word = 1 << bit
         top = 8 * flat.element_size() - 1
-        flat.view(words)[place] ^= one - (1 << top + 1) if bit == top else one
+        flat.view(words)[place] ^= bit_word - (1 << top + 1) if bit == top else bit_word
 
     def _hold(self, buffer: torch.Tensor) -> None:
         """A cell that does not take what is written; or the first cell of all is also the last."""
@@ -253,12 +253,12 @@ def _mode(active: _Fault | None) -> Any:
 
     def dispatch(_: Any, func: Any, __: Any, args: tuple[Any, ...] = (), kwargs: Any = None) -> Any:
         name = func._schema.name.partition("::")[2]
-        own = active if active is not None and name == active.operation else None
-        if own is not None:
-            own.before(args)
+        matching_fault = active if active is not None and name == active.operation else None
+        if matching_fault is not None:
+            matching_fault.before(args)
         result = func(*args, **(kwargs or {}))
-        if own is not None:
-            own.after(result, args)
+        if matching_fault is not None:
+            matching_fault.after(result, args)
         return result
 
     return type("Below", (TorchDispatchMode,), {"__torch_dispatch__": dispatch})()

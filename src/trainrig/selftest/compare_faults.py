@@ -28,7 +28,7 @@ from trainrig.stats import SMALLEST_CHANGE, Change
 TAKES_S = 4.0
 _SCATTER = 1e-3
 _BEYOND_SCATTER = 0.006
-"""What the scatter of three workers adds to a margin before a change is called."""
+"""Logarithm that the scatter of three workers adds to a margin before a change is called."""
 _CARDS, _CASES = 8, 12
 Factor = Callable[[int, int], float]
 """(number of a case, index of a card) → its rate over the nominal one."""
@@ -121,7 +121,7 @@ def _step(margin: float, towards: float) -> float:
 
 
 def _changed(run_class: RunClass, sign: float) -> Scene:
-    """One case of twelve, or all of them."""
+    """Return a scene in which one case of twelve changes, or all of them."""
 
     def scene(places: random.Random, towards: float) -> _Pair:
         size = math.exp(sign * _step(math.log1p(run_class.margin), towards))

@@ -60,9 +60,9 @@ class FakeHost:
 
     def names(self, path: str) -> tuple[str, ...] | Missing:
         start = path.rstrip("/") + "/"
-        inside = [name for name in [*self.files, *self.links] if name.startswith(start)]
-        found = {name[len(start) :].split("/")[0] for name in inside}
-        return tuple(sorted(found)) if found else Missing(f"{path}: no such folder")
+        paths = [name for name in [*self.files, *self.links] if name.startswith(start)]
+        entries = {name[len(start) :].split("/")[0] for name in paths}
+        return tuple(sorted(entries)) if entries else Missing(f"{path}: no such folder")
 
     def resolve(self, path: str) -> str | Missing:
         return self.links.get(path, Missing(f"{path}: no such link"))
@@ -78,8 +78,8 @@ class FakeHost:
 
     def run(self, *command: str, timeout_s: float = 1.0, any_exit: bool = False) -> str | Missing:
         name = "nvml" if command[0] == sys.executable else os.path.basename(command[0])
-        given = " ".join([name, *(word for word in command[1:] if name != "nvml")])
-        return self.commands.get(given, Missing(f"{name} is not installed"))
+        typed = " ".join([name, *(word for word in command[1:] if name != "nvml")])
+        return self.commands.get(typed, Missing(f"{name} is not installed"))
 
     def usable_threads(self) -> int | Missing:
         return self.threads
@@ -95,7 +95,7 @@ class FaultHost:
     evidence: str
     source: str
     severity: str = ""
-    """How grave it is; a test holds every host to saying so."""
+    """Severity of the finding; a test holds every host to stating it."""
     check: str = ""
     """The check that sees it, where several have this finding; empty: the first of them."""
     allowed: list[str] = field(default_factory=list)
@@ -122,7 +122,7 @@ class FaultHost:
         return with_history(snapshot, folder)
 
     def findings(self, state: Tree, folder: Path) -> tuple[Finding, ...]:
-        """What the doctor finds on it as it is with the fault, or repaired."""
+        """Return the doctor's findings on the host with the fault, or repaired."""
         return diagnose(self.snapshot(state, folder))
 
 
@@ -179,20 +179,20 @@ def build(base: str, *overlays: Mapping[str, Any]) -> FakeHost:
 
 def merged(below: Mapping[str, Any], above: Mapping[str, Any]) -> Tree:
     """Two trees in one; where both have a table, its parts are merged."""
-    found = copy.deepcopy(dict(below))
+    tree = copy.deepcopy(dict(below))
     for name, value in above.items():
-        old = found.get(name)
-        if isinstance(value, Mapping) and isinstance(old, Mapping):
-            found[name] = merged(old, value)
+        below_value = tree.get(name)
+        if isinstance(value, Mapping) and isinstance(below_value, Mapping):
+            tree[name] = merged(below_value, value)
         else:
-            found[name] = copy.deepcopy(value)
-    return found
+            tree[name] = copy.deepcopy(value)
+    return tree
 
 
 def _bus(whole: Tree, number: int, card: Tree) -> Tree:
     """The files of a card's folder in sysfs."""
     vendor, device = card["id"].split(":")
-    found = {
+    files = {
         "class": "0x030000" if card.get("display", True) else "0x030200",
         "vendor": f"0x{vendor}",
         "device": f"0x{device}",
@@ -207,14 +207,14 @@ def _bus(whole: Tree, number: int, card: Tree) -> Tree:
         "aer_dev_correctable": "RxErr 0\nTOTAL_ERR_COR 0",
         "aer_dev_fatal": "DLP 0\nTOTAL_ERR_FATAL 0",
     }
-    return {**found, **whole.get("pci", {}).get(str(number), {})}
+    return {**files, **whole.get("pci", {}).get(str(number), {})}
 
 
 def _answers(whole: Tree, number: int, card: Tree) -> Tree:
     """NVML's answers of one GPU."""
-    found = merged(SOUND, whole.get("gpus", {}))
-    found = merged(
-        found,
+    answers = merged(SOUND, whole.get("gpus", {}))
+    answers = merged(
+        answers,
         {
             "uuid": f"GPU-00000000-0000-0000-0000-{number:012d}",
             "pci": {
@@ -223,8 +223,8 @@ def _answers(whole: Tree, number: int, card: Tree) -> Tree:
             },
         },
     )
-    found = merged(found, card.get("nvml", {}))
-    return merged(found, whole.get("gpu", {}).get(str(number), {}))
+    answers = merged(answers, card.get("nvml", {}))
+    return merged(answers, whole.get("gpu", {}).get(str(number), {}))
 
 
 SOUND: Tree = {
@@ -276,9 +276,9 @@ def _inventory(whole: Tree, answers: list[Tree]) -> Tree:
         for b in range(len(answers))
         for a in range(b)
     ]
-    given = whole.get("pair", {})
+    changed_pairs = whole.get("pair", {})
     for pair in pairs:
-        pair.update(given.get(f"{pair['a']}-{pair['b']}", {}))
+        pair.update(changed_pairs.get(f"{pair['a']}-{pair['b']}", {}))
     return {
         "driver": whole.get("driver", "570.133.20"),
         "cuda": whole.get("cuda", 12080),
@@ -298,7 +298,7 @@ class _Scene:
 
 
 def faults() -> Iterator[Fault]:
-    """One for each fault host; the healthy bases are twins of the first fault of each."""
+    """Yield a fault for each fault host; its repaired host is the twin."""
     seen: set[str] = set()
     for host in fault_hosts():
         name = host.name if host.name != host.finding else host.evidence
@@ -323,7 +323,7 @@ def _open(host: FaultHost, folder: Path, variant: Any) -> Iterator[_Scene]:
 
 
 def _diagnose(scene: _Scene) -> Iterable[str]:
-    found = scene.host.findings(scene.state, scene.folder)
+    findings = scene.host.findings(scene.state, scene.folder)
     if scene.state is scene.host.repaired:
-        found = tuple(finding for finding in found if finding.id not in scene.host.allowed)
-    return [f"{finding.severity} {finding.id}: {finding.evidence}" for finding in found]
+        findings = tuple(finding for finding in findings if finding.id not in scene.host.allowed)
+    return [f"{finding.severity} {finding.id}: {finding.evidence}" for finding in findings]

@@ -22,7 +22,7 @@ TAKES_S = 3.0
 
 
 def faults() -> Iterator[Fault]:
-    """One for each way in which a file of imported.toml can tell of a fault."""
+    """Yield a fault for each row of imported.toml."""
     path = Path(__file__).with_name("imported.toml")
     for number, file in enumerate(tomllib.loads(path.read_text(encoding="utf-8"))["file"]):
         for row in file["faults"]:

@@ -72,7 +72,7 @@ class _Question:
 
 
 Answer = Callable[[_Question, Reply], Reply]
-"""What a worker says in place of a healthy one's reply."""
+"""Function that turns a healthy worker's reply into a faulty one."""
 
 
 _FAIL, _INCOMPLETE = "FAIL exit 1 error", "INCOMPLETE exit 3 error"
@@ -80,7 +80,7 @@ _NAMED, _DOUBTFUL = "PASS exit 0 warning", "INCOMPLETE exit 3 warning"
 
 
 def faults() -> Iterator[Fault]:
-    """One for each finding of the judge; then its thresholds, a tenth beyond and a tenth inside."""
+    """Yield a fault for each finding of the judge, then one for each threshold."""
     answers: tuple[tuple[str, str, str, Answer], ...] = (
         ("a clock that was halved under load", _FAIL, "below-band", _slower(2.0)),
         ("one of eight cards at 92 %", _FAIL, "odd-device", _slower(1 / 0.92, gpu=5)),
@@ -131,12 +131,12 @@ def faults() -> Iterator[Fault]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Run:
-    """What the judge is handed."""
+    """Records and sentinel rows that the judge is handed."""
 
     records: Sequence[Record]
     sentinel: Sequence[dict[str, Any]] = ()
     least: Severity = "info"
-    """How grave a finding is that counts."""
+    """Least severity of a finding that counts."""
 
 
 def _neighbour(rng: random.Random, towards: float) -> _Run:
@@ -215,18 +215,18 @@ def _too_fast(_: random.Random, towards: float) -> _Run:
 
 
 def _clock_told(rng: random.Random, towards: float) -> _Run:
-    """One worker whose clock is off its parent's since its first request."""
-    gpu, worker, passed = rng.randrange(8), rng.randrange(4), rng.uniform(50.0, 200.0)
-    apart = watch_rules().clocks_apart * (1.0 + towards * TENTH) * passed + _LATE_S
-    told = passed + rng.choice((-1.0, 1.0)) * apart
-    clocks: dict[str, Scalar] = {WORKER_CLOCK: told, PARENT_CLOCK: passed}
+    """Return a run in which one worker's clock runs off its parent's."""
+    gpu, worker, parent_s = rng.randrange(8), rng.randrange(4), rng.uniform(50.0, 200.0)
+    seconds_off = watch_rules().clocks_apart * (1.0 + towards * TENTH) * parent_s + _LATE_S
+    worker_s = parent_s + rng.choice((-1.0, 1.0)) * seconds_off
+    clocks: dict[str, Scalar] = {WORKER_CLOCK: worker_s, PARENT_CLOCK: parent_s}
     return _Run(records=_records_of(_with_conditions(gpu, worker, clocks)))
 
 
 def _share_told(rng: random.Random, towards: float) -> _Run:
-    """One worker whose samples do not fill the time that they took."""
-    apart = watch_rules().samples_apart * (1.0 + towards * TENTH)
-    share: dict[str, Scalar] = {TOLD_SHARE: 1.0 + rng.choice((-1.0, 1.0)) * apart}
+    """Return a run in which one worker's samples do not fill the time that they took."""
+    share_off = watch_rules().samples_apart * (1.0 + towards * TENTH)
+    share: dict[str, Scalar] = {TOLD_SHARE: 1.0 + rng.choice((-1.0, 1.0)) * share_off}
     answer = _with_conditions(rng.randrange(8), rng.randrange(4), share)
     return _Run(records=_records_of(answer))
 
@@ -241,7 +241,7 @@ def _with_conditions(gpu: int, worker: int, conditions: dict[str, Scalar]) -> An
 
 
 _LATE_S = 0.3
-"""How late a process may be told that an event has happened."""
+"""Seconds by which a process may learn late that an event has happened."""
 
 
 def _timeout(question: _Question, reply: Reply) -> Reply:
@@ -343,10 +343,10 @@ def _judged(run: _Run) -> Iterable[str]:
 def _step(rng: random.Random, towards: float) -> _Run:
     """A training step of 100 ms and what its marks leave over, or count twice."""
     case = case_of(Experiment.of(model="gpt2-small-cpu"), "0123456789")
-    left = rng.choice((-1.0, 1.0)) * MAX_OTHER * (1.0 + towards * TENTH)
+    unassigned_share = rng.choice((-1.0, 1.0)) * MAX_OTHER * (1.0 + towards * TENTH)
     return _beside_healthy(
         _point(TRAINING.name, case, metric, "s", value)
-        for metric, value in {"time": 0.1, "time.other": 0.1 * left}.items()
+        for metric, value in {"time": 0.1, "time.other": 0.1 * unassigned_share}.items()
     )
 
 

@@ -74,14 +74,16 @@ def _not_done(reason: str) -> dict[str, Any]:
 
 @contextmanager
 def _points(changes: dict[str, Any], folder: Path, variant: Any) -> Iterator[_Linked]:
-    """Every ordered pair of ranks; the fault is in what the last rank sends the first."""
+    """Open a scene of all ordered pairs of ranks; the way from last to first has the fault."""
     records = []
     for sender in range(_RANKS):
         for receiver in range(_RANKS):
             if sender == receiver:
                 continue
-            own = changes if variant is not HEALTHY and (sender, receiver) == (2, 0) else {}
-            rate = own.get("value", 1e9 + 5e7 * sender)
+            fault_changes = (
+                changes if variant is not HEALTHY and (sender, receiver) == (2, 0) else {}
+            )
+            rate = fault_changes.get("value", 1e9 + 5e7 * sender)
             case = collective_case(
                 "send", _RANKS, 1 << 20, "gloo", **{"from": sender, "to": receiver}
             )
@@ -95,7 +97,7 @@ def _points(changes: dict[str, Any], folder: Path, variant: Any) -> Iterator[_Li
                     unit="B/s",
                     device="this machine",
                     device_count=_RANKS,
-                    **{**usual, **own},
+                    **{**usual, **fault_changes},
                 )
             )
     yield _Linked(records=records)
@@ -103,7 +105,7 @@ def _points(changes: dict[str, Any], folder: Path, variant: Any) -> Iterator[_Li
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Linked:
-    """What ranks reported, and the machine that they ran on."""
+    """Records of ranks' exchanges, and the machine that they ran on."""
 
     records: Sequence[Record]
     machine: Mapping[str, Any] | None = None

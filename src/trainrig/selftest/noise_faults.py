@@ -48,7 +48,7 @@ Seen = tuple[Any, OwnThreads]
 
 
 def faults() -> Iterator[Fault]:
-    """Of the host, its threads, a GPU."""
+    """Yield faults of the host's counters, of its threads and of a GPU."""
     grain = TICK_S / _HOST.wall_s
     for name, says, scene in (
         (

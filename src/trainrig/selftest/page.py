@@ -10,14 +10,14 @@ from trainrig.units import counted, format_time
 
 
 def summary(result: SelfTest) -> str:
-    """In a sentence: how many were planted, caught, missed; false alarms."""
-    planted = [one for one in result.results if one.caught is not None]
-    caught = sum(one.caught is True for one in planted)
-    trials = sum(one.trials for one in planted)
+    """Return a sentence with the numbers of faults, misses and false alarms."""
+    planted = [result_row for result_row in result.results if result_row.caught is not None]
+    caught = sum(result_row.caught is True for result_row in planted)
+    trials = sum(result_row.trials for result_row in planted)
     lacking = len(result.results) - len(planted)
-    rest = f"; {lacking} not here, for want of the part" if lacking else ""
+    lacking_text = f"; {lacking} not here, for want of the part" if lacking else ""
     return (
-        f"{caught} of {counted(len(planted), 'fault')} caught ({trials} trials){rest}; "
+        f"{caught} of {counted(len(planted), 'fault')} caught ({trials} trials){lacking_text}; "
         f"{counted(len(result.alarms), 'false alarm')} in {counted(result.clean_runs, 'clean run')}"
         f"; {format_time(result.seconds)}; seed {result.seed}"
     )
@@ -34,7 +34,7 @@ def selftest_document(result: SelfTest) -> doc.Document:
             for alarm in result.alarms
         )
         blocks.append(doc.Section("False alarms", tuple(alarms)))
-    lacking = [one for one in result.results if one.caught is None]
+    lacking = [fault_result for fault_result in result.results if fault_result.caught is None]
     if lacking:
         blocks.append(doc.Section("Not here", tuple(_lines(lacking))))
     blocks.append(doc.Section("Faults", (_table(result.results),)))
@@ -42,7 +42,7 @@ def selftest_document(result: SelfTest) -> doc.Document:
 
 
 def listed(faults: Sequence[Fault]) -> doc.Document:
-    """What there is to plant, without planting it."""
+    """Return the table of faults, none of them planted."""
     table = doc.table(
         faults,
         doc.words("check", lambda fault: doc.Cell(fault.check, is_name=True)),
@@ -54,24 +54,29 @@ def listed(faults: Sequence[Fault]) -> doc.Document:
 
 
 def _lines(results: Sequence[FaultResult]) -> Iterator[doc.Paragraph]:
-    for one in results:
-        yield doc.Paragraph(f"{one.check}: {one.fault}: {one.reason}")
+    for fault_result in results:
+        yield doc.Paragraph(f"{fault_result.check}: {fault_result.fault}: {fault_result.reason}")
 
 
 def _table(results: Sequence[FaultResult]) -> doc.Table:
     return doc.table(
         results,
-        doc.words("check", lambda one: one.check),
-        doc.words("fault", lambda one: one.fault),
+        doc.words("check", lambda fault_result: fault_result.check),
+        doc.words("fault", lambda fault_result: fault_result.fault),
         doc.words("caught", _caught),
-        doc.column("after", lambda one: "" if one.seconds is None else format_time(one.seconds)),
+        doc.column(
+            "after",
+            lambda fault_result: (
+                "" if fault_result.seconds is None else format_time(fault_result.seconds)
+            ),
+        ),
     )
 
 
-def _caught(one: FaultResult) -> doc.Cell:
-    if one.caught is None:
+def _caught(fault_result: FaultResult) -> doc.Cell:
+    if fault_result.caught is None:
         return doc.Cell("not here", tone="dim")
-    words = "yes" if one.caught else "no"
-    if one.trials > 1:
-        words = f"{one.caught_trials} of {one.trials}"
-    return doc.Cell(words, tone="good" if one.caught else "bad")
+    words = "yes" if fault_result.caught else "no"
+    if fault_result.trials > 1:
+        words = f"{fault_result.caught_trials} of {fault_result.trials}"
+    return doc.Cell(words, tone="good" if fault_result.caught else "bad")

@@ -49,7 +49,7 @@ for line in sys.stdin:
 
 
 def faults() -> Iterator[Fault]:
-    """Of ranks, then of workers."""
+    """Yield faults of ranks, then of workers."""
     for name, act, says in (
         ("a hung rank", _ENDLESS, "rank 1"),
         ("a rank that is stopped", f"os.kill(os.getpid(), signal.SIGSTOP); {_ENDLESS}", "rank 1"),

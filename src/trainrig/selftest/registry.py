@@ -1,4 +1,4 @@
-"""What a fault is, which faults there are, and what came of planting each below its check.
+"""Faults of the self-test: their type, their families, and the planting of each below its check.
 
 A family of faults is one file of this folder that defines ``faults()``; it is found by itself.  A
 fault has a scene (files, a program's output, NVML's answers, a tensor, a process) which
@@ -28,7 +28,7 @@ from typing import Any
 from trainrig.errors import unknown
 
 CLEAN_RUNS = 5
-"""How often each healthy twin is looked at, where nothing else is asked for."""
+"""Default number of looks at each healthy twin."""
 _BROKE = "the check itself broke:"
 HEALTHY = None
 """The variant of a scene without its fault."""
@@ -37,7 +37,7 @@ HEALTHY = None
 SEED = "TRAINRIG_SELFTEST_SEED"
 """Variable with the seed of the places in which faults are planted."""
 TENTH = 0.1
-"""How far beyond a threshold a fault is planted, and how far inside it the twin stays."""
+"""Distance of a fault beyond its threshold and of its twin inside it, as a share."""
 TRIALS = 3
 """In how many random places a fault at a threshold is planted."""
 
@@ -54,24 +54,24 @@ def places() -> random.Random:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Fault:
-    """One thing that can be wrong, and the check that must say so."""
+    """Fault that can be planted, and the check that must find it."""
 
     name: str
-    """What is wrong: ``an x8 link in an x16 slot``."""
+    """Name of the fault: ``an x8 link in an x16 slot``."""
     check: str
     """Whose fault it is to miss it, ``room.check``: ``doctor.pcie``, ``bundle.hash``."""
     inject: Callable[[Path, Any], AbstractContextManager[Any]]
     """Opens the scene in an empty folder: with the fault's variant, or with `HEALTHY` its twin."""
     observe: Callable[[Any], Iterable[str]]
-    """What the check says of the scene, a line each: ``pcie-link-below-max: GPU 0 has 8 of 16``."""
+    """Function that returns the check's lines: ``pcie-link-below-max: GPU 0 has 8 of 16``."""
     says: str = ""
-    """What a line must hold to count as this fault found, and not another."""
+    """Text that a line must hold to count as this fault found."""
     finds: str = ""
     """Id of the finding that it must raise, where the check has findings."""
     begins: str = ""
-    """How such a line must begin: the severity and the finding."""
+    """Beginning of such a line: the severity and the finding."""
     needs: Callable[[], str | None] = lambda: None
-    """Why this machine cannot show it, for want of a part; None where it can."""
+    """Function that returns why this machine cannot have the fault; None where it can."""
     variants: Sequence[Any] = ("",)
     """In how many places it is planted; each is handed to ``inject``."""
     twin: str = ""
@@ -138,7 +138,7 @@ def threshold_fault(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FaultResult:
-    """What came of one fault."""
+    """Result of planting a fault."""
 
     fault: str
     check: str
@@ -147,7 +147,7 @@ class FaultResult:
     seconds: float | None
     """From the planted fault to the check's word; of several variants the median."""
     reason: str | None
-    """Why it is not caught, or what the check says."""
+    """Reason for a miss, or the check's line."""
     trials: int = 1
     caught_trials: int = 0
     finds: str = ""
@@ -155,7 +155,7 @@ class FaultResult:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Alarm:
-    """What a check says of a healthy twin."""
+    """False alarm: a check's line about a healthy twin."""
 
     check: str
     fault: str
@@ -165,7 +165,7 @@ class Alarm:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SelfTest:
-    """What came of a self-test."""
+    """Results of a self-test."""
 
     results: tuple[FaultResult, ...]
     alarms: tuple[Alarm, ...]
@@ -176,20 +176,20 @@ class SelfTest:
     @property
     def missed(self) -> tuple[FaultResult, ...]:
         """Faults that were planted and not found."""
-        return tuple(one for one in self.results if one.caught is False)
+        return tuple(result for result in self.results if result.caught is False)
 
     @property
     def is_sound(self) -> bool:
-        """Whether every fault that this machine can have was found, and nothing else."""
+        """True where every fault that this machine can have was found, and nothing else."""
         return not self.missed and not self.alarms
 
     def to_dict(self) -> dict[str, Any]:
-        """As ``--json`` prints it."""
+        """Return the object that ``--json`` prints."""
         return {
-            "faults": [asdict(one) for one in self.results],
-            "caught": sum(one.caught is True for one in self.results),
+            "faults": [asdict(result) for result in self.results],
+            "caught": sum(result.caught is True for result in self.results),
             "missed": len(self.missed),
-            "not_here": sum(one.caught is None for one in self.results),
+            "not_here": sum(result.caught is None for result in self.results),
             "clean_runs": self.clean_runs,
             "false_alarms": len(self.alarms),
             "alarms": [asdict(alarm) for alarm in self.alarms],
@@ -219,18 +219,30 @@ def all_faults(only: Sequence[str] = ()) -> dict[str, tuple[Fault, ...]]:
 
     Raises UsageError for a word that fits none.
     """
-    found = {name: tuple(module.faults()) for name, module in families().items()}
+    faults_by_family = {name: tuple(module.faults()) for name, module in families().items()}
     for word in only:
-        if not any(_fits(word, name, fault) for name, own in found.items() for fault in own):
-            checks = sorted({fault.check for own in found.values() for fault in own})
-            raise unknown("check", word, [*found, *checks])
+        if not any(
+            _fits(word, name, fault)
+            for name, family_faults in faults_by_family.items()
+            for fault in family_faults
+        ):
+            checks = sorted(
+                {
+                    fault.check
+                    for family_faults in faults_by_family.values()
+                    for fault in family_faults
+                }
+            )
+            raise unknown("check", word, [*faults_by_family, *checks])
     if not only:
-        return found
+        return faults_by_family
     selected = {
-        name: tuple(fault for fault in own if any(_fits(word, name, fault) for word in only))
-        for name, own in found.items()
+        name: tuple(
+            fault for fault in family_faults if any(_fits(word, name, fault) for word in only)
+        )
+        for name, family_faults in faults_by_family.items()
     }
-    return {name: own for name, own in selected.items() if own}
+    return {name: family_faults for name, family_faults in selected.items() if family_faults}
 
 
 def _fits(word: str, family: str, fault: Fault) -> bool:
@@ -261,14 +273,15 @@ def prove(faults: Iterable[Fault], watch: Watch, clean_runs: int = CLEAN_RUNS) -
 def _plant(fault: Fault) -> FaultResult:
     times, lines, missed = [], [], []
     for variant in fault.variants:
-        found, seconds = _look(fault, variant)
-        own = [line for line in found if _is_of(fault, line)]
-        if own:
+        said_lines, seconds = _look(fault, variant)
+        matching_lines = [line for line in said_lines if _is_of(fault, line)]
+        if matching_lines:
             times.append(seconds)
-            lines.append(own[0])
+            lines.append(matching_lines[0])
         else:
             missed.append(
-                f"{variant}: " * (variant != "") + (found[0] if found else "nothing found")
+                f"{variant}: " * (variant != "")
+                + (said_lines[0] if said_lines else "nothing found")
             )
     return _result(
         fault,
@@ -281,19 +294,19 @@ def _plant(fault: Fault) -> FaultResult:
 
 
 def _is_of(fault: Fault, line: str) -> bool:
-    """Whether a check's words are of this fault."""
+    """Return whether a check's line is about this fault."""
     is_whole = fault.says in line and fault.finds in line and line.startswith(fault.begins)
     return is_whole and not line.startswith(_BROKE)
 
 
-def _result(fault: Fault, **found: Any) -> FaultResult:
+def _result(fault: Fault, **fields: Any) -> FaultResult:
     return FaultResult(
-        fault=fault.name, check=fault.check, finds=fault.finds, **{"seconds": None, **found}
+        fault=fault.name, check=fault.check, finds=fault.finds, **{"seconds": None, **fields}
     )
 
 
 def _look(fault: Fault, variant: Any) -> tuple[list[str], float]:
-    """What the check says of a scene, and how long it took to say so."""
+    """Return the check's lines about a scene, and the seconds that it took."""
     start = time.perf_counter()
     try:
         with (

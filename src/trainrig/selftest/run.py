@@ -54,18 +54,18 @@ class _Family:
     results: list[Event] = field(default_factory=list)
 
     def news(self) -> list[Event]:
-        """What its child has written since the last look."""
+        """Return the events that its child has written since the last look."""
         data = self.lines.read_bytes() if self.lines.exists() else b""
         whole = data[self.read : data.rfind(b"\n") + 1]
         self.read += len(whole)
-        found = [_event(line) for line in whole.splitlines()]
-        self.results += found
-        self.done |= {one.fault for one in found if isinstance(one, FaultResult)}
-        return found
+        events = [_event(line) for line in whole.splitlines()]
+        self.results += events
+        self.done |= {event.fault for event in events if isinstance(event, FaultResult)}
+        return events
 
     def lost(self, why: str) -> list[Event]:
         """The faults that it did not come to."""
-        found: list[Event] = [
+        lost_results: list[Event] = [
             FaultResult(
                 fault=fault.name,
                 check=fault.check,
@@ -77,8 +77,8 @@ class _Family:
             for fault in self.faults
             if fault.name not in self.done
         ]
-        self.results += found
-        return found
+        self.results += lost_results
+        return lost_results
 
 
 def run_all(
@@ -102,15 +102,15 @@ def run_all(
     """
     start = time.monotonic()
     seed = plant_seed() if seed is None else seed
-    left = list(all_faults(only).items())
-    left.sort(key=lambda row: -_weight(row[0]))
+    waiting = list(all_faults(only).items())
+    waiting.sort(key=lambda row: -_weight(row[0]))
     running: list[_Family] = []
-    over: dict[str, _Family] = {}
+    ended: dict[str, _Family] = {}
     with tempfile.TemporaryDirectory(prefix="trainrig-selftest-") as folder:
         try:
-            while left or running:
-                while left and _may_start(left[0][0], running):
-                    name, faults = left.pop(0)
+            while waiting or running:
+                while waiting and _may_start(waiting[0][0], running):
+                    name, faults = waiting.pop(0)
                     running.append(
                         _start(name, faults, Path(folder), clean_runs, only, limit_s, seed)
                     )
@@ -121,11 +121,11 @@ def run_all(
                         watch(event)
                     if has_ended:
                         running.remove(family)
-                        over[family.name] = family
+                        ended[family.name] = family
         finally:
             for family in running:
                 family.child.end()
-    events = [event for name in sorted(over) for event in over[name].results]
+    events = [event for name in sorted(ended) for event in ended[name].results]
     return SelfTest(
         results=tuple(event for event in events if isinstance(event, FaultResult)),
         alarms=tuple(event for event in events if isinstance(event, Alarm)),
@@ -136,7 +136,7 @@ def run_all(
 
 
 def _look_at(family: _Family, limit_s: float) -> tuple[Sequence[Event], bool]:
-    """What a family has to say since it was looked at last, and whether it has ended."""
+    """Return a family's new events, and whether it has ended."""
     code = family.child.process.poll()
     news = family.news()
     if code is None and time.monotonic() > family.deadline:
@@ -148,16 +148,16 @@ def _look_at(family: _Family, limit_s: float) -> tuple[Sequence[Event], bool]:
 
 
 def _may_start(name: str, running: Sequence[_Family]) -> bool:
-    """Whether there is room for a family beside those that run; some want to be alone."""
+    """Return whether a family may start beside those that run; some run alone."""
     if not running:
         return True
     names = (name, *(family.name for family in running))
-    wants_room = any(getattr(families()[one], "ALONE", False) for one in names)
+    wants_room = any(getattr(families()[family_name], "ALONE", False) for family_name in names)
     return len(running) < AT_ONCE and not wants_room
 
 
 def _weight(name: str) -> float:
-    """How long a family takes, as its file says: the longest begin first."""
+    """Return the seconds that a family states to take: the longest begin first."""
     return float(getattr(families()[name], "TAKES_S", 1.0))
 
 
@@ -199,8 +199,8 @@ def main() -> None:
             file.flush()
 
         faults = all_faults(only)[family]
-        own = getattr(families()[family], "prove", None)
-        (own or prove)(faults, write, int(clean_runs))
+        family_prove = getattr(families()[family], "prove", None)
+        (family_prove or prove)(faults, write, int(clean_runs))
 
 
 if __name__ == "__main__":

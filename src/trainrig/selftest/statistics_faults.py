@@ -36,7 +36,7 @@ _ROWS = 400
 
 
 def faults() -> Iterator[Fault]:
-    """Of workers, of changes, of intervals."""
+    """Yield faults of workers' agreement, of changes and of intervals."""
     for name, says, scene in (
         ("workers that disagree", "disagree by", _disagreeing),
         ("one worker ahead of all others", "less time than all others", _ahead),
@@ -123,7 +123,7 @@ def _pair(factor: float) -> Comparison:
 
 
 def _small_change(_: random.Random, towards: float) -> list[tuple[Comparison, bool]]:
-    """One change: its own error is a fifth of it, which a call needs besides."""
+    """Return one change, whose own error a call has to exceed, too."""
     size = math.log1p(SMALLEST_CHANGE) * (1.0 + towards * TENTH) + max(towards, 0.0) * 0.002
     return [(_pair(math.exp(-size)), True)]
 
@@ -154,17 +154,19 @@ Draw = Callable[[random.Random], tuple[float, float]]
 
 def _counted(draws: tuple[random.Random, Draw]) -> Iterable[str]:
     places, draw = draws
-    held = sum(low <= 0.0 <= high for low, high in (draw(places) for _ in range(_ROWS))) / _ROWS
-    is_honest = _LEAST_HELD <= held <= _MOST_HELD
-    return [] if is_honest else [f"dishonest: the stated 95 % hold the truth in {held:.1%}"]
+    share_held = (
+        sum(low <= 0.0 <= high for low, high in (draw(places) for _ in range(_ROWS))) / _ROWS
+    )
+    is_honest = _LEAST_HELD <= share_held <= _MOST_HELD
+    return [] if is_honest else [f"dishonest: the stated 95 % hold the truth in {share_held:.1%}"]
 
 
 def _leaning(places: random.Random, count: int, correlation: float) -> list[float]:
     """Normal values of standard deviation 1, each leaning on the one before."""
     values = [places.gauss(0.0, 1.0)]
-    own = math.sqrt(1.0 - correlation**2)
+    innovation = math.sqrt(1.0 - correlation**2)
     while len(values) < count:
-        values.append(correlation * values[-1] + own * places.gauss(0.0, 1.0))
+        values.append(correlation * values[-1] + innovation * places.gauss(0.0, 1.0))
     return values
 
 
@@ -200,7 +202,7 @@ def _ratios(places: random.Random, towards: float) -> tuple[random.Random, Draw]
             return [math.exp(rng.gauss(shift, 0.005)) for _ in range(3)]
 
         others = shared_scatter([(side(0.0), side(0.0)) for _ in range(6)])
-        found = compare(side(0.0), side(rng.gauss(0.0, bias)), others or NO_PRIOR)
-        return math.log(found.interval.low), math.log(found.interval.high)
+        comparison = compare(side(0.0), side(rng.gauss(0.0, bias)), others or NO_PRIOR)
+        return math.log(comparison.interval.low), math.log(comparison.interval.high)
 
     return places, draw

@@ -129,14 +129,14 @@ def _disk(folder: Path, variant: Any) -> Iterator[Path]:
     if variant is HEALTHY:
         yield folder
         return
-    left, write = _FULL_AT, os.pwrite
+    bytes_left, write = _FULL_AT, os.pwrite
 
     def full(fd: int, data: bytes, place: int) -> int:
-        nonlocal left
-        if not left:
+        nonlocal bytes_left
+        if not bytes_left:
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
-        done = write(fd, data[:left], place)
-        left -= done
+        done = write(fd, data[:bytes_left], place)
+        bytes_left -= done
         return done
 
     with mock.patch("os.pwrite", full):

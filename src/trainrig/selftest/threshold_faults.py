@@ -38,15 +38,15 @@ Numbers = Mapping[str, float]
 @cache
 def actual_numbers() -> Mapping[str, Numbers]:
     """Return the numbers of every table and module as they are, by the name of the place."""
-    found: dict[str, Numbers] = {}
+    numbers_by_place: dict[str, Numbers] = {}
     folder = Path(__file__).parents[1] / "analysis"
     for name in TABLES:
         table = tomllib.loads((folder / f"{name}.toml").read_text(encoding="utf-8"))
-        found[f"{name}.toml"] = dict(_flat(table))
+        numbers_by_place[f"{name}.toml"] = dict(_flat(table))
     for name in MODULES:
         module = importlib.import_module(f"trainrig.{name}")
-        found[name] = dict(_constants(module))
-    return {place: numbers for place, numbers in found.items() if numbers}
+        numbers_by_place[name] = dict(_constants(module))
+    return {place: numbers for place, numbers in numbers_by_place.items() if numbers}
 
 
 @cache
@@ -63,12 +63,12 @@ def _flat(value: Any, path: str = "") -> Iterator[tuple[str, float]]:
     elif isinstance(value, list):
         for row in value:
             if isinstance(row, dict):
-                said = (
+                identifying_words = (
                     ",".join(word) if isinstance(word, list) else str(word)
                     for key, word in row.items()
                     if key not in _WORDS and isinstance(word, str | list)
                 )
-                yield from _flat(row, f"{path}[{' '.join(said)}]")
+                yield from _flat(row, f"{path}[{' '.join(identifying_words)}]")
     elif isinstance(value, int | float):
         yield path, float(value)
 
@@ -83,7 +83,7 @@ def _constants(module: Any) -> Iterator[tuple[str, float]]:
 
 
 def faults() -> Iterator[Fault]:
-    """One for each table and module: every number moved by a tenth, one after the other."""
+    """Yield a fault for each table and module: each of its numbers moved by a tenth."""
     for place, numbers in stated_numbers().items():
         yield Fault(
             name=f"a threshold of {place} that was moved",

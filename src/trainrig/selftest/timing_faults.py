@@ -32,10 +32,10 @@ class _WoundClock:
     name = "wound by hand"
     resolution = 1e-9
 
-    def __init__(self, cost: Cost, told: float, overhead: float) -> None:
+    def __init__(self, cost: Cost, told_share: float, overhead: float) -> None:
         self.overhead = overhead
         self._cost = cost
-        self._told = told
+        self._told = told_share
         self._moment = 0.0
         self._calls = 0
 
@@ -53,7 +53,7 @@ class _WoundClock:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Timed:
-    """What the loop saw, and what a call took."""
+    """Samples of the timing loop, and a call's true time."""
 
     samples: Samples
     true_s: float
@@ -82,9 +82,9 @@ def _looked_at(timed: _Timed) -> Iterable[str]:
     samples = timed.samples
     if samples.stop != "converged":
         return [f"not converged: {samples.stop}"]
-    told = samples.accounted_share
-    if told is not None and abs(told - 1.0) > watch_rules().samples_apart:
-        return [f"clock off: its samples tell {told:.2f} of the time"]
+    accounted_share = samples.accounted_share
+    if accounted_share is not None and abs(accounted_share - 1.0) > watch_rules().samples_apart:
+        return [f"clock off: its samples tell {accounted_share:.2f} of the time"]
     if abs(samples.median / timed.true_s - 1.0) > TARGET_HALF_WIDTH:
         return [f"wrong value: {samples.median / timed.true_s:.3f} of the true time"]
     return []
@@ -100,9 +100,9 @@ def _judged(times: list[float]) -> _Timed:
 
 def _drift(places: random.Random, towards: float) -> _Timed:
     """The medians of the halves lie apart by the target and a tenth."""
-    apart, half = TARGET_HALF_WIDTH * (1.0 + towards * TENTH), places.randrange(10, 40)
-    apart *= 1.0 + apart / 2.0  # the target is a share of the median between them
-    return _judged([_CALL_S] * half + [_CALL_S * (1.0 + apart)] * half)
+    halves_ratio, half = TARGET_HALF_WIDTH * (1.0 + towards * TENTH), places.randrange(10, 40)
+    halves_ratio *= 1.0 + halves_ratio / 2.0  # the target is a share of the median between them
+    return _judged([_CALL_S] * half + [_CALL_S * (1.0 + halves_ratio)] * half)
 
 
 def _scatter(places: random.Random, towards: float) -> _Timed:
@@ -121,7 +121,7 @@ def _few(_: random.Random, towards: float) -> _Timed:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Nuisance:
-    """What happens to a sound measurement, and must not change its value."""
+    """Disturbance of a sound measurement, which must not change its value."""
 
     setup_calls: int = 0
     lucky_s: float = 0.0
@@ -142,15 +142,15 @@ class _Nuisance:
 
 
 def _clock_off(nuisance: _Nuisance, places: random.Random, towards: float) -> _Timed:
-    apart = watch_rules().samples_apart * (1.0 + towards * TENTH)
-    told = 1.0 + places.choice((-1.0, 1.0)) * apart
-    clock = _WoundClock(nuisance.cost, told, nuisance.overhead)
-    asked = 0.0
+    share_off = watch_rules().samples_apart * (1.0 + towards * TENTH)
+    told_share = 1.0 + places.choice((-1.0, 1.0)) * share_off
+    clock = _WoundClock(nuisance.cost, told_share, nuisance.overhead)
+    last_asked_s = 0.0
 
     def is_quiet() -> bool:
-        nonlocal asked
-        since, asked = asked, clock.now()
-        return not (nuisance.is_disturbed(since) or nuisance.is_disturbed(asked))
+        nonlocal last_asked_s
+        stretch_start_s, last_asked_s = last_asked_s, clock.now()
+        return not (nuisance.is_disturbed(stretch_start_s) or nuisance.is_disturbed(last_asked_s))
 
     samples = sample(clock, lambda: None, Settings(max_time=2.0), is_quiet)
-    return _Timed(samples=samples, true_s=_CALL_S * told)
+    return _Timed(samples=samples, true_s=_CALL_S * told_share)

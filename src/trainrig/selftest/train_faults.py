@@ -47,7 +47,7 @@ _FAIL, _NAMED = "FAIL exit 1 error", "PASS exit 0 warning"
 
 
 def faults() -> Iterator[Fault]:
-    """Of the comparison, then of the verdict on a run."""
+    """Yield faults of the comparison, then of the verdict on a run."""
     of = _Corruption
     for name, below, variants in (
         ("a gradient that was not averaged over its ranks", of(engine=_scaled), (2.0, 0.5)),
@@ -91,7 +91,7 @@ def faults() -> Iterator[Fault]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Corruption:
-    """What is done below a training."""
+    """Change below a training."""
 
     engine: Callable[[Any, Any], None] = lambda engine, variant: None
     """To its weights and gradients, before the first step."""
@@ -131,9 +131,9 @@ def _nan(engine: Any, _: str) -> None:
 
 def _twice(tokens: Any) -> Any:
     """The first sample in the place of the second."""
-    found = tokens.copy()
-    found[1] = found[0]
-    return found
+    repeated = tokens.copy()
+    repeated[1] = repeated[0]
+    return repeated
 
 
 def _weights(engine: Any) -> list[Any]:
@@ -152,17 +152,17 @@ def _probe(below: _Corruption, variant: Any = HEALTHY) -> Probe:
 
     from trainrig.train.native.loop import Engine
 
-    own, rows = probe_of(_OWN), list[Mapping[str, Any]]()
+    experiment, rows = probe_of(_OWN), list[Mapping[str, Any]]()
 
     def batch(step: int) -> Batch:
         import numpy as np
 
-        size = (own.global_samples, own.seq_len + 1)
+        size = (experiment.global_samples, experiment.seq_len + 1)
         tokens = below.samples(np.random.default_rng((7, step)).integers(0, _VOCAB, size))
         return Batch(inputs=tokens[:, :-1].copy(), labels=tokens[:, 1:].copy())
 
     torch.set_num_threads(1)
-    with Engine(own, custom("gpt2", **_TINY), batches=batch) as engine:
+    with Engine(experiment, custom("gpt2", **_TINY), batches=batch) as engine:
         below.engine(engine, variant)
         engine.run(rows.append, lambda step: step >= STEPS)
     return Probe(
@@ -205,7 +205,7 @@ RANK_FACTS = {
     "device": "cpu",
     "threads": 1,
 }
-"""What a rank tells of its layout: plain data parallelism on two ranks, a thousand weights."""
+"""Facts that a rank reports: plain data parallelism on two ranks, a thousand weights."""
 _TWO = Experiment.of(
     model="gpt2-small-cpu",
     name="two",
@@ -225,8 +225,12 @@ _ROWS = tuple(
 
 def _profiled(forward: float, waits: float) -> tuple[dict[str, Any], ...]:
     """A rank's steps under the profiler: what it did itself, and how long it waited for others."""
-    own = {"forward": forward, "backward": 0.24}
-    step = {"step_s": sum(own.values()) + waits, "own_s": sum(own.values()), "own_in": own}
+    seconds_by_phase = {"forward": forward, "backward": 0.24}
+    step = {
+        "step_s": sum(seconds_by_phase.values()) + waits,
+        "own_s": sum(seconds_by_phase.values()),
+        "own_in": seconds_by_phase,
+    }
     step |= {"communication_s": waits, "bubble_s": 0.0, "idle_s": 0.0, "overlapped_s": 0.0}
     return (step,) * 6
 
@@ -284,24 +288,24 @@ def _too_large() -> Trained:
 @contextmanager
 def _run_view(trained: Callable[[], Trained], folder: Path, variant: Any) -> Iterator[RunView]:
     """A run as its records and series have it."""
-    own = _two() if variant is HEALTHY else trained()
+    training = _two() if variant is HEALTHY else trained()
     went_on = 2 if trained is _too_large and variant is not HEALTHY else None
-    every = [(own, went_on), *([(_two(), None)] if went_on else [])]
+    trainings = [(training, went_on), *([(_two(), None)] if went_on else [])]
     yield RunView(
         name="run",
-        config={"experiments": [to_dict(own.experiment)]},
+        config={"experiments": [to_dict(training.experiment)]},
         records=tuple(
             record
-            for each, smaller in every
-            for record in records_of(each, _TARGET, "0" * 64, "", went_on=smaller)
+            for member, smaller in trainings
+            for record in records_of(member, _TARGET, "0" * 64, "", went_on=smaller)
         ),
         series={
             f"steps-{number}": tuple(
                 step_row(row, 1, launch.training_id)
-                for launch in each.rounds
+                for launch in member.rounds
                 for row in launch.result.rows
             )
-            for number, (each, _) in enumerate(every)
+            for number, (member, _) in enumerate(trainings)
         },
     )
 
@@ -312,5 +316,5 @@ def _judged(view: RunView) -> Iterable[str]:
 
 @contextmanager
 def _losses(folder: Path, variant: Any) -> Iterator[list[float]]:
-    """Of ten steps."""
+    """Open a scene of ten steps' losses."""
     yield [9.0 - 0.3 * step * (variant is HEALTHY) for step in range(10)]

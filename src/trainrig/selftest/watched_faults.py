@@ -64,7 +64,7 @@ def watched_view() -> RunView:
 
 
 def faults() -> Iterator[Fault]:
-    """Each limit, each reading that cannot be, each sensor that must be there; then the rest."""
+    """Yield faults of limits, impossible readings and absent sensors, then the others."""
     for limit in watch_rules().limit:
         yield _fault(_limit_name(limit), limit.finding, limit.severity, partial(_break, limit))
         if limit.rule == "at-most" or limit.of == "highest_seen":
@@ -140,7 +140,7 @@ def _fault(
 
 
 def _names(finds: str) -> bool:
-    """Whether the finding is about one device."""
+    """Return whether a finding is about one device."""
     return finds not in ("machine-suspended", "sensor-stopped", "clock-wrong", "step-not-done")
 
 
@@ -300,8 +300,8 @@ def _gap(view: RunView, rng: random.Random, towards: float) -> RunView:
     seconds = int(watch_rules().longest_gap_s * (1.0 + towards * TENTH))
     start = rng.randrange(_FIRST, _LAST - seconds)
     rows = view.series[TELEMETRY]
-    left = rows[:start] + rows[start + seconds :]
-    return dataclasses.replace(view, series={**view.series, TELEMETRY: left})
+    remaining_rows = rows[:start] + rows[start + seconds :]
+    return dataclasses.replace(view, series={**view.series, TELEMETRY: remaining_rows})
 
 
 def _suspended(view: RunView, rng: random.Random, towards: float) -> RunView:
@@ -314,10 +314,10 @@ def _suspended(view: RunView, rng: random.Random, towards: float) -> RunView:
 
 def _clock(view: RunView, rng: random.Random, towards: float) -> RunView:
     """A worker's clock that is a tenth more off than is allowed, or a tenth less."""
-    passed = rng.uniform(300.0, 600.0)
-    apart = watch_rules().clocks_apart * (1.0 + towards * TENTH) * passed
-    told = passed + rng.choice((-1.0, 1.0)) * (apart + 0.3)
-    return _points(view, rng, clock_s=told, elapsed_s=passed)
+    parent_s = rng.uniform(300.0, 600.0)
+    seconds_off = watch_rules().clocks_apart * (1.0 + towards * TENTH) * parent_s
+    worker_s = parent_s + rng.choice((-1.0, 1.0)) * (seconds_off + 0.3)
+    return _points(view, rng, clock_s=worker_s, elapsed_s=parent_s)
 
 
 def _compared(view: RunView, rng: random.Random, towards: float) -> RunView:
@@ -334,7 +334,7 @@ def _points(
     modes: tuple[str, ...] = ("matmul", "step", "memory"),
     **conditions: Any,
 ) -> RunView:
-    """One point of the second card, chosen at random."""
+    """Change the conditions of one point of the second card, chosen at random."""
     mode = rng.choice(modes)
     records = tuple(
         record.replace(conditions={**record.conditions, **conditions})

@@ -35,13 +35,13 @@ _MAX_UNPACKED = 1 << 30
 _MAX_RECORDS = 100_000
 """Parsed, they take about 1.5 kB each."""
 _MAX_LINES = 1_000_000
-"""Of all series together."""
+"""Most lines of all series together."""
 _ORIGINAL = "copy it again, or ask for the original file"
 _SAFE_NAME = re.compile(r"[A-Za-z0-9_+][A-Za-z0-9._+-]*(/[A-Za-z0-9_+][A-Za-z0-9._+-]*){0,4}")
 
 
 def is_bundle(path: Path) -> bool:
-    """Whether the file starts as a bundle does; False for what cannot be read."""
+    """Return whether a file starts as a bundle does; False for what cannot be read."""
     try:
         if not path.is_file():  # to open a pipe would be to wait for its writer
             return False
@@ -69,17 +69,17 @@ def pack(run: Path, target: Path, *, redact: bool = False) -> str:
 
 
 def _pack_payload(run: Path, *, redact: bool) -> bytes:
-    found = {}
+    paths_by_name = {}
     for path in sorted(run.rglob("*")):
         name = path.relative_to(run).as_posix()
         is_plain = path.is_file() and not path.is_symlink()
         if is_plain and _SAFE_NAME.fullmatch(f"run/{name}") and not name.startswith(f"{LOGS}/"):
-            found[name] = path
+            paths_by_name[name] = path
     with reading(run):
-        num_bytes = sum(path.stat().st_size for path in found.values())
+        num_bytes = sum(path.stat().st_size for path in paths_by_name.values())
     if num_bytes > _MAX_UNPACKED:
         raise DataError(f"{run} is larger than the 1 GiB that a bundle may hold")
-    files = {name: read_file(path) or b"" for name, path in found.items()}
+    files = {name: read_file(path) or b"" for name, path in paths_by_name.items()}
     _check_lines(run, files)
     # The user may have renamed it.
     name = run.resolve().name
@@ -166,10 +166,10 @@ def _check_hash(path: Path, raw: bytes) -> bytes:
             "upgrade: pip install --upgrade trainrig",
         )
     payload = raw[header.end() :]
-    found = hashlib.sha256(payload).hexdigest()
-    if found != header["digest"].decode():
+    digest = hashlib.sha256(payload).hexdigest()
+    if digest != header["digest"].decode():
         raise DataError(
-            f"{path} was changed after it was packed: content hash {found[:12]}, "
+            f"{path} was changed after it was packed: content hash {digest[:12]}, "
             f"packed as {header['digest'].decode()[:12]}",
             _ORIGINAL,
         )

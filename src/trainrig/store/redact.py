@@ -60,12 +60,12 @@ def redacted(name: str, files: Mapping[str, bytes]) -> tuple[str, dict[str, byte
     with suppress(ValueError, RecursionError):
         machine = parse_object(files.get(MACHINE, b"{}"))
     clean = _cleaner(machine)
-    kept: dict[str, bytes] = {}
+    cleaned_files: dict[str, bytes] = {}
     for file, data in files.items():
         if file.endswith((".html", ".pdf")):
             continue
-        kept[file] = _cleaned(file, data, clean)
-    return clean(name), kept
+        cleaned_files[file] = _cleaned(file, data, clean)
+    return clean(name), cleaned_files
 
 
 def redacted_name(name: str, machine: Mapping[str, Any]) -> str:
@@ -75,8 +75,8 @@ def redacted_name(name: str, machine: Mapping[str, Any]) -> str:
 
 def redacted_machine(machine: Mapping[str, Any]) -> dict[str, Any]:
     """Return a machine.json as this user's redacted bundles have it: to find its machine again."""
-    found: dict[str, Any] = _walk(dict(machine), _cleaner(machine))
-    return found
+    cleaned: dict[str, Any] = _walk(dict(machine), _cleaner(machine))
+    return cleaned
 
 
 def _cleaned(file: str, data: bytes, clean: Callable[[str], str]) -> bytes:
@@ -104,9 +104,9 @@ def _line(line: bytes, clean: Callable[[str], str]) -> bytes:
 def _walk(value: Any, clean: Callable[[str], str], key: str = "") -> Any:
     """The value with every text in it cleaned; keys stay."""
     if isinstance(value, dict):
-        return {name: _walk(each, clean, str(name)) for name, each in value.items()}
+        return {name: _walk(item, clean, str(name)) for name, item in value.items()}
     if isinstance(value, list):
-        return [_walk(each, clean, key) for each in value]
+        return [_walk(item, clean, key) for item in value]
     hides = _SERIAL.search(key) or (key.startswith("NCCL_") and key not in KEPT)
     if hides and value is not None:
         return "redacted"
@@ -116,10 +116,10 @@ def _walk(value: Any, clean: Callable[[str], str], key: str = "") -> Any:
 
 
 def _cleaner(machine: Mapping[str, Any]) -> Callable[[str], str]:
-    """What takes the names of this run's host and user out of a text."""
+    """Return a function that takes the names of a run's host and user out of a text."""
     host = machine.get("host")
-    named = host.get("hostname") if isinstance(host, dict) else None
-    hosts = [os.uname().nodename, *([named] if isinstance(named, str) else [])]
+    hostname = host.get("hostname") if isinstance(host, dict) else None
+    hosts = [os.uname().nodename, *([hostname] if isinstance(hostname, str) else [])]
     forms = {form for host in hosts for form in (host, host.partition(".")[0], host_in_name(host))}
     words = dict.fromkeys(filter(None, forms), HOST)
     with suppress(OSError, KeyError, ImportError):  # nobody of that number
@@ -129,10 +129,10 @@ def _cleaner(machine: Mapping[str, Any]) -> Callable[[str], str]:
     names = re.compile(rf"(?<![A-Za-z0-9])(?:{listed})(?![A-Za-z0-9])") if listed else None
 
     def clean(text: str) -> str:
-        text = _GPU.sub(lambda found: f"{found[1]}-{_digest(found[0])}", text)
+        text = _GPU.sub(lambda match: f"{match[1]}-{_digest(match[0])}", text)
         text = _MAC.sub(MAC, text)
         text = _PATH.sub(FOLDER, text)
-        return names.sub(lambda found: words[found[0]], text) if names is not None else text
+        return names.sub(lambda match: words[match[0]], text) if names is not None else text
 
     return clean
 

@@ -1,4 +1,4 @@
-"""What the files of a run are called, and the one that every run has: run.toml."""
+"""Names of a run's files, and the reading of run.toml, which every run has."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def host_in_name(host: str) -> str:
 
 
 def parse_config(data: bytes | None, path: Path) -> dict[str, Any]:
-    """What run.toml says; ``data`` is None where there is no such file, ``path`` is the run.
+    """Return run.toml's content; ``data`` is None where there is no such file, ``path`` is the run.
 
     Raises DataError for no run.toml, a damaged one, or one of another schema.
     """
@@ -50,10 +50,10 @@ def read_file(path: Path) -> bytes | None:
 
 def parse_object(data: bytes) -> dict[str, Any]:
     """The JSON object in ``data``.  ValueError or RecursionError for anything else."""
-    found = json.loads(data, parse_constant=_refuse)
-    if not isinstance(found, dict):
+    content = json.loads(data, parse_constant=_refuse)
+    if not isinstance(content, dict):
         raise ValueError("not an object")
-    return found
+    return content
 
 
 def _refuse(constant: str) -> NoReturn:

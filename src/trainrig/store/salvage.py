@@ -1,4 +1,4 @@
-"""What is left of a damaged run: its files without what cannot be read, and a word on each loss.
+"""The rest of a damaged run: its files without what cannot be read, and a word on each loss.
 
 A disk that fails, a copy that was cut off or an editor may damage any file of a run.  A verb that
 computes from it refuses it (`reader.read_run`); one that shows it goes on with the rest.  A file of
@@ -20,7 +20,7 @@ from trainrig.safe_read import parse_toml
 from trainrig.store.run_folder import CONFIG, MACHINE, RECORDS, VERDICT, parse_object
 
 _NAME = re.compile(r"\d{8}T\d{6}Z-.+-(?P<verb>[a-z]+)-[^-]+")
-"""How a run's folder is called."""
+"""Pattern of the name of a run's folder."""
 _MOST_TRIES = 64
 """Lines that are taken off the end of a damaged run.toml, one after the other."""
 _NOT_WHOLE = "is damaged"
@@ -47,12 +47,12 @@ def salvage(name: str, files: Mapping[str, bytes]) -> tuple[dict[str, bytes], li
 
 
 def is_whole_config(data: bytes) -> bool:
-    """Whether a run.toml can be read, and says what it is of, or that another version wrote it."""
+    """Return whether a run.toml can be read and names its run, or is another version's."""
     try:
-        found = parse_toml(data)
-        if found.get("schema", SCHEMA_VERSION) != SCHEMA_VERSION:
+        config = parse_toml(data)
+        if config.get("schema", SCHEMA_VERSION) != SCHEMA_VERSION:
             return True
-        return {"schema", "name", "verb"} <= found.keys()
+        return {"schema", "name", "verb"} <= config.keys()
     except (ValueError, RecursionError):
         return False
 
@@ -62,15 +62,15 @@ def _config(name: str, data: bytes) -> dict[str, Any]:
     lines = data.decode("utf-8", "replace").splitlines()
     ends = [*range(len(lines), max(0, len(lines) - _MOST_TRIES), -1)]
     ends += [n for n, line in enumerate(lines) if line.startswith("[")][:1]  # the head alone
-    found: dict[str, Any] = {}
+    config: dict[str, Any] = {}
     for end in ends:
         try:
-            found = parse_toml("\n".join(lines[:end]).encode())
+            config = parse_toml("\n".join(lines[:end]).encode())
             break
         except (ValueError, RecursionError):
             continue
     known = _NAME.fullmatch(name)
-    return {"schema": SCHEMA_VERSION, "name": name, "verb": known["verb"] if known else ""} | found
+    return {"schema": SCHEMA_VERSION, "name": name, "verb": known["verb"] if known else ""} | config
 
 
 def _is_object(data: bytes) -> bool:
@@ -82,14 +82,14 @@ def _is_object(data: bytes) -> bool:
 
 
 def _is_of_another_version(data: bytes) -> bool:
-    """Whether a JSON object is whole, and says that it has another schema."""
+    """Return whether a whole JSON object states another schema."""
     with suppress(ValueError, RecursionError):
         return bool(parse_object(data).get("schema", SCHEMA_VERSION) != SCHEMA_VERSION)
     return False
 
 
 def _is_verdict(data: bytes) -> bool:
-    """Whether a verdict.json can be read, or is another version's."""
+    """Return whether a verdict.json can be read, or is another version's."""
     with suppress(DataError):
         verdict_from_json(data)
         return True

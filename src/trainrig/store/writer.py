@@ -269,7 +269,7 @@ def draft_folder(out: Path) -> Iterator[Path]:
 
 @contextmanager
 def store_errors(path: Path) -> Iterator[None]:
-    """What cannot be written inside it is a StoreError."""
+    """Turn an OSError of writing into a StoreError."""
     try:
         yield
     except OSError as error:

@@ -87,7 +87,7 @@ def test_looks_decide_by_all_before_and_all_after(
 
 
 def test_by_how_much_it_changed_is_said() -> None:
-    rows = [row(time, 100.0 * look) for look, time in enumerate((1.0, 1.5, 1.5))]
+    rows = [row(time, 100.0 * look) for look, time in enumerate((2.0, 3.0, 3.0))]
     (found,) = changes_of(rows)
     assert "went 50 % slower" in found.evidence
     (found,) = changes_of([dict(each, t=None) for each in rows])
