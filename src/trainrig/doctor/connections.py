@@ -40,7 +40,7 @@ _FEW_GPUS = 4
 _MOST_LINK_DOWNS = 10
 
 
-def _widths(snapshot: Snapshot) -> Iterator[Finding]:
+def _narrow_links(snapshot: Snapshot) -> Iterator[Finding]:
     """Find GPUs on fewer PCIe lanes than they have; NVML counts those of card and slot."""
     on_bus = {device.address: device for device in value_or(snapshot.pci_gpus, ())}
     for gpu in gpus_of(snapshot):
@@ -51,16 +51,16 @@ def _widths(snapshot: Snapshot) -> Iterator[Finding]:
             slot = device.slot.max_width if device else None
             if is_mobile(gpu) and isinstance(slot, int) and slot <= gpu.link.width:
                 continue  # soldered with fewer lanes
-            yield _narrow(f"GPU {gpu.index}", gpu.link.width, lanes, slot)
+            yield _narrow_link_finding(f"GPU {gpu.index}", gpu.link.width, lanes, slot)
     described = {gpu.pci_address for gpu in gpus_of(snapshot)}
     for device in devices(snapshot):
         width, lanes = value_or(device.link.width, 0), value_or(device.link.max_width, 0)
         if device.address not in described and 0 < width < lanes:
             shown = f"{device_name(device)} at {device.address}"
-            yield _narrow(shown, width, lanes, device.slot.max_width)
+            yield _narrow_link_finding(shown, width, lanes, device.slot.max_width)
 
 
-def _speeds(snapshot: Snapshot) -> Iterator[Finding]:
+def _slow_links(snapshot: Snapshot) -> Iterator[Finding]:
     """Find links below the highest PCIe generation of card and slot."""
     idle: list[Gpu] = []
     for gpu in gpus_of(snapshot):
@@ -89,7 +89,7 @@ def _speeds(snapshot: Snapshot) -> Iterator[Finding]:
         yield finding("pcie-link-below-max", "info", evidence, fix)
 
 
-def _narrow(shown: str, width: int, card: int, slot: int | Missing | None) -> Finding:
+def _narrow_link_finding(shown: str, width: int, card: int, slot: int | Missing | None) -> Finding:
     evidence = f"{shown} has {width} of its {card} PCIe lanes"
     if isinstance(slot, int) and slot <= width:
         evidence += f"; its slot has {slot}"
@@ -99,7 +99,7 @@ def _narrow(shown: str, width: int, card: int, slot: int | Missing | None) -> Fi
     return finding("pcie-link-below-max", "warning", evidence, fix)
 
 
-def _nvlinks(snapshot: Snapshot) -> Iterator[Finding]:
+def _inactive_nvlinks(snapshot: Snapshot) -> Iterator[Finding]:
     """Find links down beside links that are up; a card without a bridge has none up."""
     for gpu in gpus_of(snapshot):
         down, up = value_or(gpu.nvlinks.inactive, 0), value_or(gpu.nvlinks.active, 0)
@@ -109,7 +109,7 @@ def _nvlinks(snapshot: Snapshot) -> Iterator[Finding]:
             yield finding("nvlink-inactive", "warning", evidence, fix)
 
 
-def _replays(snapshot: Snapshot) -> Iterator[Finding]:
+def _bus_errors(snapshot: Snapshot) -> Iterator[Finding]:
     """Find link errors that PCIe counted since boot (AER)."""
     health = snapshot.health
     for state in () if isinstance(health, Missing) else value_or(health.bus, ()):
@@ -132,7 +132,7 @@ def _pcie_note(snapshot: Snapshot) -> str:
 # ---- topology and direct access
 
 
-def _bridge(snapshot: Snapshot) -> Iterator[Finding]:
+def _missing_nvlinks(snapshot: Snapshot) -> Iterator[Finding]:
     """Find pairs of GPUs without NVLink beside pairs that have it."""
     links = value_or(snapshot.topology.links, ())
     paths = {(link.a, link.b): link.path for link in links if isinstance(link.path, str)}
@@ -154,7 +154,7 @@ def _bridge(snapshot: Snapshot) -> Iterator[Finding]:
         yield finding("nvlink-uneven", "warning", evidence, fix)
 
 
-def _far(snapshot: Snapshot) -> Iterator[Finding]:
+def _gpus_across_sockets(snapshot: Snapshot) -> Iterator[Finding]:
     links = value_or(snapshot.topology.links, ())
     far = [link for link in links if link.path == "SYS"]
     if far and len(gpus_of(snapshot)) <= _FEW_GPUS and len(gpus_of(snapshot)) > 1:
@@ -178,7 +178,7 @@ def _topology_note(snapshot: Snapshot) -> str:
     return "; ".join(words)
 
 
-def _direct(snapshot: Snapshot) -> Iterator[Finding]:
+def _barred_direct_access(snapshot: Snapshot) -> Iterator[Finding]:
     """Find direct access that a setting or the chipset forbids; consumer cards have none."""
     links = value_or(snapshot.topology.links, ())
     names = {gpu.index: value_or(gpu.name, "") for gpu in gpus_of(snapshot)}
@@ -195,14 +195,14 @@ def _direct(snapshot: Snapshot) -> Iterator[Finding]:
         if _is_virtual(snapshot):
             fix, severity = "ask who runs the virtual machine: the host decides", "info"
         yield finding("p2p-barred", severity, evidence, fix)
-    yield from _redirected(snapshot)
+    yield from _redirected_traffic(snapshot)
 
 
 def _is_virtual(snapshot: Snapshot) -> bool:
     return value_or(snapshot.host.virtualization, "none") != "none"
 
 
-def _redirected(snapshot: Snapshot) -> Iterator[Finding]:
+def _redirected_traffic(snapshot: Snapshot) -> Iterator[Finding]:
     links = value_or(snapshot.topology.links, ())
     over_pcie = any(
         link.p2p_read == "ok" and isinstance(link.path, str) and not link.path.startswith("NV")
@@ -222,7 +222,7 @@ def _redirected(snapshot: Snapshot) -> Iterator[Finding]:
         yield finding("acs-redirects", "warning", evidence, fix)
 
 
-def _window(snapshot: Snapshot) -> Iterator[Finding]:
+def _resizable_bar(snapshot: Snapshot) -> Iterator[Finding]:
     small = [gpu for gpu in _small_windows(snapshot) if "GeForce" in value_or(gpu.name, "")]
     if small:
         evidence = f"{numbers(small)}: the host sees 256 MiB of its memory at a time"
@@ -240,7 +240,7 @@ def _small_windows(snapshot: Snapshot) -> list[Gpu]:
     ]
 
 
-def _window_note(snapshot: Snapshot) -> str:
+def _resizable_bar_note(snapshot: Snapshot) -> str:
     """Say of cards without resizable BAR that a small window is all that they have."""
     small = _small_windows(snapshot)
     return f"{numbers(small)}: a window of 256 MiB, as cards of this kind have" if small else ""
@@ -249,7 +249,7 @@ def _window_note(snapshot: Snapshot) -> str:
 # ---- network cards
 
 
-def _network(snapshot: Snapshot) -> Iterator[Finding]:
+def _network_findings(snapshot: Snapshot) -> Iterator[Finding]:
     health = snapshot.health
     ports = () if isinstance(health, Missing) else value_or(health.network, ())
     bands = [port for port in ports if port.kind == "infiniband"]
@@ -259,7 +259,7 @@ def _network(snapshot: Snapshot) -> Iterator[Finding]:
         evidence = f"{', '.join(down)} is down; {len(up)} others are up"
         fix = "ibstat; check the cable and the switch's port; sudo systemctl status opensm"
         yield finding("infiniband-down", "warning", evidence, fix)
-    yield from _uneven(up)
+    yield from _uneven_ports(up)
     for port in up:
         downs = value_or(port.link_downs, 0)
         if downs > _MOST_LINK_DOWNS:
@@ -311,14 +311,14 @@ def _slow_port(port: NetworkPort) -> Iterator[Finding]:
         yield finding("ethernet-slow", "warning", evidence, fix)
 
 
-def _uneven(up: list[NetworkPort]) -> Iterator[Finding]:
+def _uneven_ports(up: list[NetworkPort]) -> Iterator[Finding]:
     """Find the slow ones among network cards that can do the same."""
     groups = grouped(up, lambda port: (port.is_ethernet, value_or(port.link_most, 0)))
     for equal in groups.values():
-        yield from _slow_among(equal)
+        yield from _slow_among_equal_ports(equal)
 
 
-def _slow_among(up: list[NetworkPort]) -> Iterator[Finding]:
+def _slow_among_equal_ports(up: list[NetworkPort]) -> Iterator[Finding]:
     rates = {value_or(port.speed_bits_per_s, 0.0) for port in up} - {0.0}
     if len(rates) > 1:
         slow = [port.name for port in up if port.speed_bits_per_s == min(rates)]
@@ -360,7 +360,11 @@ CHECKS = (
         title="Each GPU has its PCIe lanes, generation and a clean link",
         reads="NVML, /sys/bus/pci (link, AER counters)",
         finds=("pcie-link-below-max", "pcie-errors"),
-        judge=lambda snapshot: (*_widths(snapshot), *_speeds(snapshot), *_replays(snapshot)),
+        judge=lambda snapshot: (
+            *_narrow_links(snapshot),
+            *_slow_links(snapshot),
+            *_bus_errors(snapshot),
+        ),
         facts=(
             "gpus.link.width|pci_gpus.link.width",
             "gpus.link.max_width|pci_gpus.link.max_width",
@@ -375,7 +379,7 @@ CHECKS = (
         title="NVLinks are up, between all that have them",
         reads="NVML",
         finds=("nvlink-inactive", "nvlink-missing", "nvlink-uneven"),
-        judge=lambda snapshot: (*_nvlinks(snapshot), *_bridge(snapshot)),
+        judge=lambda snapshot: (*_inactive_nvlinks(snapshot), *_missing_nvlinks(snapshot)),
         facts=("gpus.nvlinks.inactive|topology.links.path",),
         needs=_needs_nvlinks,
     ),
@@ -384,7 +388,7 @@ CHECKS = (
         title="GPUs are near each other",
         reads="NVML",
         finds=("gpus-across-sockets",),
-        judge=_far,
+        judge=_gpus_across_sockets,
         facts=("topology.links.path",),
         needs=_needs_pairs,
         note=_topology_note,
@@ -394,7 +398,7 @@ CHECKS = (
         title="GPUs read each other's memory directly where they can",
         reads="NVML, /sys/class/iommu, /proc/cmdline; lspci -vvv as root",
         finds=("p2p-barred", "iommu-translates", "acs-redirects"),
-        judge=_direct,
+        judge=_barred_direct_access,
         facts=("topology.links.p2p_read",),
         needs=_needs_pairs,
         root="ACS settings of PCIe bridges",
@@ -405,9 +409,9 @@ CHECKS = (
         title="The host sees all of a GPU's memory (resizable BAR)",
         reads="NVML",
         finds=("resizable-bar-off",),
-        judge=_window,
+        judge=_resizable_bar,
         facts=("gpus.memory.bar1_bytes",),
-        note=_window_note,
+        note=_resizable_bar_note,
         needs=needs_gpus,
     ),
     HealthCheck(
@@ -422,7 +426,7 @@ CHECKS = (
             "nic-link-below-max",
             "ethernet-slow",
         ),
-        judge=_network,
+        judge=_network_findings,
         facts=("health.network",),
     ),
     HealthCheck(

@@ -34,7 +34,7 @@ _LEAST_SWITCHED = 8
 _OTHER_DRIVERS = frozenset(["nouveau", "nova_core", "vfio-pci", "pci-stub"])
 
 
-def _drivers(snapshot: Snapshot) -> Iterator[Finding]:
+def _gpus_without_driver(snapshot: Snapshot) -> Iterator[Finding]:
     """Find each GPU on the bus that no driver describes."""
     answering = {gpu.pci_address for gpu in gpus_of(snapshot)}
     for device in devices(snapshot):
@@ -42,14 +42,14 @@ def _drivers(snapshot: Snapshot) -> Iterator[Finding]:
             continue
         shown = f"{device_name(device)} at {device.address}"
         if device.driver is None:
-            yield _without(snapshot, device, shown)
+            yield _no_driver(snapshot, device, shown)
         elif device.driver in _OTHER_DRIVERS:
-            yield _held(snapshot, device, shown)
+            yield _held_by_other_driver(snapshot, device, shown)
         elif device.pci_id.startswith(NVIDIA_ID) and snapshot.gpus != NOT_IN_FILE:
-            yield _silent(snapshot, shown)
+            yield _not_listed_by_nvml(snapshot, shown)
 
 
-def _without(snapshot: Snapshot, device: PciGpu, shown: str) -> Finding:
+def _no_driver(snapshot: Snapshot, device: PciGpu, shown: str) -> Finding:
     state = None if isinstance(snapshot.health, Missing) else snapshot.health.driver
     fix, more = _driver_fix(device), {}
     if state is not None and device.pci_id.startswith(NVIDIA_ID):
@@ -66,7 +66,7 @@ def _without(snapshot: Snapshot, device: PciGpu, shown: str) -> Finding:
     return finding("gpu-without-driver", "error", evidence, fix, **more)
 
 
-def _held(snapshot: Snapshot, device: PciGpu, shown: str) -> Finding:
+def _held_by_other_driver(snapshot: Snapshot, device: PciGpu, shown: str) -> Finding:
     driver = str(device.driver)
     if driver in ("vfio-pci", "pci-stub"):
         return finding(
@@ -98,7 +98,7 @@ def _driver_fix(device: PciGpu) -> str:
     return f"install the vendor's driver; then: lspci -k -s {device.address}"
 
 
-def _silent(snapshot: Snapshot, shown: str) -> Finding:
+def _not_listed_by_nvml(snapshot: Snapshot, shown: str) -> Finding:
     """Explain a GPU with NVIDIA's kernel driver that NVML does not list."""
     more: dict[str, Any] = {}
     if not isinstance(snapshot.gpus, Missing) and snapshot.gpus:
@@ -111,13 +111,13 @@ def _silent(snapshot: Snapshot, shown: str) -> Finding:
         more["cause"] = "the driver gave the card up after an error, or could not initialise it"
     else:
         reason = snapshot.gpus.reason if isinstance(snapshot.gpus, Missing) else "NVML lists no GPU"
-        evidence, fix = f"{shown}: {reason}", _silent_fix(snapshot, reason)
+        evidence, fix = f"{shown}: {reason}", _nvml_fix(snapshot, reason)
         if "version mismatch" in reason:
             more = {"cause": "the driver's files were replaced while its module ran"}
     return finding("gpu-without-driver", "error", evidence, fix, **more)
 
 
-def _silent_fix(snapshot: Snapshot, reason: str) -> str:
+def _nvml_fix(snapshot: Snapshot, reason: str) -> str:
     if "version mismatch" in reason:
         return "the driver was updated while loaded: reboot"
     if "did not answer" in reason:
@@ -127,7 +127,7 @@ def _silent_fix(snapshot: Snapshot, reason: str) -> str:
     return "nvidia-smi; if it fails too, reinstall NVIDIA's driver"
 
 
-def _undescribed(snapshot: Snapshot) -> Iterator[Finding]:
+def _gpus_not_described(snapshot: Snapshot) -> Iterator[Finding]:
     for gpu in gpus_of(snapshot):
         if gpu.pci_address == ONLY_TORCH:
             evidence = f"GPU {gpu.index} ({gpu.name}): no driver tells its clocks, heat and errors"
@@ -143,7 +143,7 @@ def _health(snapshot: Snapshot) -> Health:
     return snapshot.health
 
 
-def _fallen(snapshot: Snapshot) -> Iterator[Finding]:
+def _gpus_off_bus(snapshot: Snapshot) -> Iterator[Finding]:
     by_address = {device.address: device for device in value_or(snapshot.pci_gpus, ())}
     for state in value_or(_health(snapshot).bus, ()):
         device = by_address.get(state.address)
@@ -158,7 +158,7 @@ def _fallen(snapshot: Snapshot) -> Iterator[Finding]:
             yield finding("gpu-fell-off-bus", "error", evidence, fix)
 
 
-def _gone(snapshot: Snapshot) -> Iterator[Finding]:
+def _missing_gpus(snapshot: Snapshot) -> Iterator[Finding]:
     earlier = value_or(_health(snapshot).earlier_gpus, ())
     uuids = {gpu.uuid for gpu in gpus_of(snapshot)}
     addresses = {device.address for device in value_or(snapshot.pci_gpus, ())}
@@ -176,7 +176,7 @@ def _state(snapshot: Snapshot) -> DriverState:
     return _health(snapshot).driver
 
 
-def _versions(snapshot: Snapshot) -> Iterator[Finding]:
+def _driver_versions(snapshot: Snapshot) -> Iterator[Finding]:
     """Find a kernel module and libraries of two versions, and a module that waits for a boot."""
     state = _state(snapshot)
     loaded, library, disk = (
@@ -211,7 +211,7 @@ def _secure_boot(snapshot: Snapshot) -> Iterator[Finding]:
         yield finding("driver-refused-by-secure-boot", "error", evidence, fix)
 
 
-def _fabric(snapshot: Snapshot) -> Iterator[Finding]:
+def _fabric_manager(snapshot: Snapshot) -> Iterator[Finding]:
     state = _state(snapshot)
     manager, loaded = value_or(state.fabric_manager, ""), value_or(state.loaded, "")
     if state.fabric_active is False:
@@ -250,7 +250,7 @@ CHECKS = (
         title="Each GPU on the bus has a driver that answers",
         reads="/sys/bus/pci, NVML, DKMS",
         finds=("gpu-without-driver", "gpu-not-in-container", "gpu-not-described"),
-        judge=lambda snapshot: (*_drivers(snapshot), *_undescribed(snapshot)),
+        judge=lambda snapshot: (*_gpus_without_driver(snapshot), *_gpus_not_described(snapshot)),
         facts=("pci_gpus.driver", "gpus?"),
         needs=needs_devices,
     ),
@@ -259,7 +259,7 @@ CHECKS = (
         title="No GPU has fallen off the bus",
         reads="/sys/bus/pci/devices/*/config",
         finds=("gpu-fell-off-bus",),
-        judge=_fallen,
+        judge=_gpus_off_bus,
         facts=("health.bus.answers",),
         needs=_needs_nvidia,
     ),
@@ -268,7 +268,7 @@ CHECKS = (
         title="Every GPU of an earlier run is still there",
         reads="machine.json of the newest run in runs/, /sys/bus/pci, NVML",
         finds=("gpu-gone",),
-        judge=_gone,
+        judge=_missing_gpus,
         facts=("health.earlier_gpus", "gpus|pci_gpus"),
         needs=needs_health("earlier_gpus"),
     ),
@@ -277,7 +277,7 @@ CHECKS = (
         title="Kernel module, module on disk and libraries are of one version",
         reads="/sys/module/nvidia/version, modinfo, libnvidia-ml.so, /var/log/apt/history.log",
         finds=("driver-versions-differ", "driver-waits-for-reboot"),
-        judge=_versions,
+        judge=_driver_versions,
         facts=("health.driver.loaded", "health.driver.library|health.driver.on_disk"),
         needs=_needs_nvidia,
     ),
@@ -295,7 +295,7 @@ CHECKS = (
         title="The fabric manager runs and fits the driver",
         reads="nv-fabricmanager --version, systemctl is-active",
         finds=("fabric-manager-down", "fabric-manager-differs"),
-        judge=_fabric,
+        judge=_fabric_manager,
         facts=("health.driver.fabric_manager", "health.driver.fabric_active"),
         needs=_needs_switch,
     ),

@@ -37,14 +37,14 @@ _LEAST_FILES = 1024
 _ON = ("1", "true", "yes", "on")
 
 
-def _torch(snapshot: Snapshot) -> Iterator[Finding]:
+def _torch_build(snapshot: Snapshot) -> Iterator[Finding]:
     software = snapshot.software
     if isinstance(software.torch, Missing):
         fix = "make setup, or: pip install torch"
         yield finding("torch-missing", "warning", software.torch.reason, fix)
         return
-    nvidia = _present(snapshot, NVIDIA_ID)
-    amd = _present(snapshot, AMD_ID)
+    nvidia = _first_device_of(snapshot, NVIDIA_ID)
+    amd = _first_device_of(snapshot, AMD_ID)
     # One torch is built for one of the two: with cards of both, it fits those that it is for.
     is_for_nvidia = isinstance(software.torch_cuda, str) and bool(nvidia)
     is_for_amd = isinstance(software.torch_hip, str) and bool(amd)
@@ -59,7 +59,7 @@ def _torch(snapshot: Snapshot) -> Iterator[Finding]:
     yield from _cuda_versions(snapshot)
 
 
-def _present(snapshot: Snapshot, vendor: str) -> str:
+def _first_device_of(snapshot: Snapshot, vendor: str) -> str:
     """Name of the first training device of a vendor, empty where there is none."""
     of_vendor = [device for device in devices(snapshot) if device.pci_id.startswith(vendor)]
     if of_vendor:
@@ -105,7 +105,7 @@ def _other_torch(snapshot: Snapshot, built: tuple[int, int], capability: str) ->
     return f"install torch {others[0].version}, built for CUDA {others[0].cuda}"
 
 
-def _hidden(snapshot: Snapshot) -> Iterator[Finding]:
+def _hidden_gpus(snapshot: Snapshot) -> Iterator[Finding]:
     visible = snapshot.software.environment.get("CUDA_VISIBLE_DEVICES")
     gpus = [gpu for gpu in gpus_of(snapshot) if gpu.vendor == "nvidia"]
     if visible is not None and gpus and visible.strip() in ("", "-1", "NoDevFiles"):
@@ -120,7 +120,7 @@ def _hidden(snapshot: Snapshot) -> Iterator[Finding]:
 # ---- building extensions: toolkit, host compiler, ninja
 
 
-def _builds(snapshot: Snapshot) -> Iterator[Finding]:
+def _extension_builds(snapshot: Snapshot) -> Iterator[Finding]:
     """Find what stops apex, DeepSpeed's operators or flash-attn from being compiled."""
     software, health = snapshot.software, snapshot.health
     toolkit, built = version_of(software.cuda_toolkit), version_of(software.torch_cuda)
@@ -194,7 +194,7 @@ def _route_findings(snapshot: Snapshot) -> Iterator[Finding]:
         yield finding("container-toolkit-missing", "info", evidence, fix)
 
 
-def _container(snapshot: Snapshot) -> Iterator[Finding]:
+def _process_limits(snapshot: Snapshot) -> Iterator[Finding]:
     """Find what a container's or a shell's limits take away."""
     quota, threads = snapshot.cpu.quota_cpus, snapshot.cpu.usable_threads
     if isinstance(quota, float) and isinstance(threads, int) and quota < threads:
@@ -233,11 +233,11 @@ def _ports(health: Health) -> tuple[NetworkPort, ...]:
 # ---- variables that hide, reorder, forbid
 
 
-def _order(snapshot: Snapshot) -> Iterator[Finding]:
+def _device_order(snapshot: Snapshot) -> Iterator[Finding]:
     """Find a CUDA_VISIBLE_DEVICES that names absent GPUs or hides some, and CUDA's own order."""
     variables, gpus = snapshot.software.environment, gpus_of(snapshot)
     nvidia = [gpu for gpu in gpus if gpu.vendor == "nvidia"]
-    yield from _visible(nvidia, variables.get("CUDA_VISIBLE_DEVICES") or "")
+    yield from _visible_devices(nvidia, variables.get("CUDA_VISIBLE_DEVICES") or "")
     models = {gpu.name for gpu in nvidia if isinstance(gpu.name, str)}
     if len(models) > 1 and variables.get("CUDA_DEVICE_ORDER") != "PCI_BUS_ID":
         evidence = "CUDA numbers unlike GPUs by speed, nvidia-smi by their place on the bus"
@@ -245,7 +245,7 @@ def _order(snapshot: Snapshot) -> Iterator[Finding]:
         yield finding("device-order-by-speed", "info", evidence, fix)
 
 
-def _visible(nvidia: Sequence[Gpu], visible: str) -> Iterator[Finding]:
+def _visible_devices(nvidia: Sequence[Gpu], visible: str) -> Iterator[Finding]:
     names = [word.strip() for word in visible.split(",") if word.strip()]
     if not nvidia or not names or names[0] in ("-1", "NoDevFiles"):
         return
@@ -312,7 +312,7 @@ def _first_up(snapshot: Snapshot) -> str:
     return next((name for name in names if not re.match(r"docker|veth|br-|virbr", name)), "eth0")
 
 
-def _tf32(snapshot: Snapshot) -> Iterator[Finding]:
+def _tf32_override(snapshot: Snapshot) -> Iterator[Finding]:
     override = snapshot.software.environment.get("NVIDIA_TF32_OVERRIDE")
     if override is not None and gpus_of(snapshot):
         evidence = f"NVIDIA_TF32_OVERRIDE={override} rounds or forbids tf32 whatever a program asks"
@@ -336,7 +336,7 @@ def _needs_nvidia_toolkit(snapshot: Snapshot) -> object:
 
 
 def _needs_nvidia_gpu(snapshot: Snapshot) -> object:
-    return None if _present(snapshot, NVIDIA_ID) else NotApplicable("no NVIDIA GPU here")
+    return None if _first_device_of(snapshot, NVIDIA_ID) else NotApplicable("no NVIDIA GPU here")
 
 
 CHECKS = (
@@ -345,7 +345,7 @@ CHECKS = (
         title="torch is built for this driver and these GPUs",
         reads="torch/version.py, NVML",
         finds=("torch-missing", "gpu-not-usable-by-torch"),
-        judge=_torch,
+        judge=_torch_build,
         facts=("software.torch?",),
         note=_torch_note,
     ),
@@ -354,7 +354,7 @@ CHECKS = (
         title="Extensions can be built: toolkit, compiler and ninja fit torch",
         reads="nvcc, version.json, gcc, ninja",
         finds=("toolkit-differs-from-torch", "gcc-too-new", "ninja-missing"),
-        judge=_builds,
+        judge=_extension_builds,
         facts=("software.cuda_toolkit", "software.torch_cuda", "health.toolchain.gcc"),
         needs=_needs_nvidia_toolkit,
     ),
@@ -373,7 +373,7 @@ CHECKS = (
         title="Control group, /dev/shm and limits leave room",
         reads="/sys/fs/cgroup, /dev/shm, /proc/self/limits",
         finds=("cpu-quota", "shm-small", "memlock-low", "open-files-low"),
-        judge=_container,
+        judge=_process_limits,
         facts=("memory.shm_bytes", "health.settings.memlock_bytes", "health.settings.open_files"),
     ),
     HealthCheck(
@@ -387,7 +387,7 @@ CHECKS = (
             "gpus-partly-visible",
             "device-order-by-speed",
         ),
-        judge=lambda snapshot: (*_hidden(snapshot), *_order(snapshot)),
+        judge=lambda snapshot: (*_hidden_gpus(snapshot), *_device_order(snapshot)),
         facts=(ENVIRONMENT,),
         needs=needs_gpus,
     ),
@@ -409,7 +409,7 @@ CHECKS = (
         title="tf32 is left to programs",
         reads="NVIDIA_TF32_OVERRIDE",
         finds=("tf32-overridden",),
-        judge=_tf32,
+        judge=_tf32_override,
         facts=(ENVIRONMENT,),
         needs=needs_gpus,
     ),

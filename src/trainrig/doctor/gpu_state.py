@@ -85,7 +85,7 @@ def _unlike_gpus(snapshot: Snapshot) -> Iterator[Finding]:
         yield finding("gpus-differ", "warning", f"equal GPUs with different limits: {shown}", fix)
 
 
-def _modes(snapshot: Snapshot) -> Iterator[Finding]:
+def _mode_findings(snapshot: Snapshot) -> Iterator[Finding]:
     cut = [gpu for gpu in gpus_of(snapshot) if gpu.mode.mig is True]
     if cut:
         evidence = f"{numbers(cut)} is in MIG mode: a process gets a slice, not the card"
@@ -211,7 +211,7 @@ def _under_load(snapshot: Snapshot) -> Iterator[Finding]:
                 yield finding("counter-went-back", "error", evidence, fix)
 
 
-def _worn(snapshot: Snapshot) -> Iterator[Finding]:
+def _memory_repairs(snapshot: Snapshot) -> Iterator[Finding]:
     """Find repairs of memory, and ECC that is off on a card made for it."""
     for gpu in gpus_of(snapshot):
         pages, rows = value_or(gpu.ecc.retired_pages, 0), value_or(gpu.ecc.remapped_rows, 0)
@@ -251,7 +251,7 @@ _RECOVERY, _RECOVERED = 154, re.compile(r"\bto 0x0\b|\bto \S* ?\(None\)", re.IGN
 _NVLINK = range(144, 151)
 
 
-def _xids(snapshot: Snapshot) -> Iterator[Finding]:
+def _xid_findings(snapshot: Snapshot) -> Iterator[Finding]:
     health = snapshot.health
     events = () if isinstance(health, Missing) else value_or(health.kernel_log, ())
     worst: dict[tuple[int, str], KernelEvent] = {}
@@ -286,7 +286,7 @@ def _xids(snapshot: Snapshot) -> Iterator[Finding]:
 # ---- heat, fans, other programs
 
 
-def _heat(snapshot: Snapshot) -> Iterator[Finding]:
+def _heat_findings(snapshot: Snapshot) -> Iterator[Finding]:
     for gpu in gpus_of(snapshot):
         heat, limit = gpu.cooling.temperature_c, gpu.cooling.slowdown_temperature_c
         if isinstance(heat, Missing):
@@ -308,7 +308,7 @@ def _heat_note(snapshot: Snapshot) -> str:
     return "" if has_fans else "The GPUs are cool"
 
 
-def _others(snapshot: Snapshot) -> Iterator[Finding]:
+def _other_programs(snapshot: Snapshot) -> Iterator[Finding]:
     health = snapshot.health
     listed = () if isinstance(health, Missing) else value_or(health.gpu_processes, ())
     for gpu in gpus_of(snapshot):
@@ -357,7 +357,7 @@ CHECKS = (
             "memory-rows-replaced",
             "ecc-off",
         ),
-        judge=lambda snapshot: (*_gpu_memory(snapshot), *_worn(snapshot)),
+        judge=lambda snapshot: (*_gpu_memory(snapshot), *_memory_repairs(snapshot)),
         facts=(
             "gpus.ecc.uncorrected_volatile|gpus.ecc.uncorrected_aggregate",
             "gpus.ecc.remap_failed|gpus.ecc.retired_pages",
@@ -379,7 +379,7 @@ CHECKS = (
         title="The driver logged no error of a GPU (Xid)",
         reads="dmesg, journalctl -k, /var/log/kern.log",
         finds=("xid-error", "xid-warning", "xid-info"),
-        judge=_xids,
+        judge=_xid_findings,
         facts=("health.kernel_log",),
         needs=_needs_gpu_or_its_errors,
         root="the kernel's log, where the system hides it from users",
@@ -406,7 +406,7 @@ CHECKS = (
         title="The GPUs are cool and their fans turn",
         reads="NVML: temperature, slowdown threshold, fan speed",
         finds=("gpu-hot", "gpu-fan-stopped"),
-        judge=_heat,
+        judge=_heat_findings,
         note=_heat_note,
         facts=(
             "gpus.cooling.temperature_c",
@@ -419,7 +419,7 @@ CHECKS = (
         title="Persistence is on and MIG off",
         reads="NVML",
         finds=("mig-enabled", "persistence-off"),
-        judge=_modes,
+        judge=_mode_findings,
         facts=("gpus.mode.persistence",),
         note=_modes_note,
         needs=needs_gpus,
@@ -429,7 +429,7 @@ CHECKS = (
         title="No other program uses the GPUs",
         reads="NVML: processes; /proc/PID/comm",
         finds=("gpu-in-use",),
-        judge=_others,
+        judge=_other_programs,
         facts=("health.gpu_processes",),
         needs=lambda snapshot: None if gpus_of(snapshot) else NO_GPU,
         root="names of other users' programs, where /proc hides them",

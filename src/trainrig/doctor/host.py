@@ -38,7 +38,7 @@ def _health(snapshot: Snapshot) -> Health:
 # ---- main memory
 
 
-def _room(snapshot: Snapshot) -> Iterator[Finding]:
+def _memory_room(snapshot: Snapshot) -> Iterator[Finding]:
     memory = snapshot.memory
     total, free = memory.total_bytes, memory.available_bytes
     if isinstance(total, int) and isinstance(free, int) and free < total * _LEAST_AVAILABLE:
@@ -56,7 +56,7 @@ def _room(snapshot: Snapshot) -> Iterator[Finding]:
         yield finding("swap-used", "warning", evidence, fix)
 
 
-def _modules(snapshot: Snapshot) -> Iterator[Finding]:
+def _memory_modules(snapshot: Snapshot) -> Iterator[Finding]:
     # What a virtual machine shows as modules has no speed.
     dimms = [
         dimm
@@ -95,7 +95,7 @@ def _share_of_rated(dimm: Dimm) -> float:
     return 1.0 if isinstance(rated, Missing) or isinstance(runs, Missing) else runs / rated
 
 
-def _errors(snapshot: Snapshot) -> Iterator[Finding]:
+def _memory_errors(snapshot: Snapshot) -> Iterator[Finding]:
     settings = _health(snapshot).settings
     bad = value_or(settings.memory_errors_uncorrected, 0)
     mild = value_or(settings.memory_errors_corrected, 0)
@@ -109,7 +109,7 @@ def _errors(snapshot: Snapshot) -> Iterator[Finding]:
         yield finding("host-memory-corrected", "warning", evidence, fix)
 
 
-def _nodes(snapshot: Snapshot) -> Iterator[Finding]:
+def _numa_nodes(snapshot: Snapshot) -> Iterator[Finding]:
     nodes = value_or(snapshot.memory.nodes, ())
     empty = [node.index for node in nodes if node.total_bytes == 0 and isinstance(node.cpus, str)]
     if empty:
@@ -132,7 +132,7 @@ def _nodes(snapshot: Snapshot) -> Iterator[Finding]:
 # ---- disks and file systems
 
 
-def _disks(snapshot: Snapshot) -> Iterator[Finding]:
+def _disk_health(snapshot: Snapshot) -> Iterator[Finding]:
     for disk in value_or(_health(snapshot).disks, ()):
         look = f"back up now; sudo smartctl -x /dev/{disk.name}; replace the disk"
         if disk.passed is False or disk.spare_low is True:
@@ -159,7 +159,7 @@ def _disks(snapshot: Snapshot) -> Iterator[Finding]:
         yield finding("raid-degraded", "warning", evidence, fix)
 
 
-def _space(snapshot: Snapshot) -> Iterator[Finding]:
+def _disk_space(snapshot: Snapshot) -> Iterator[Finding]:
     seen = set()
     for disk in value_or(snapshot.disks, ()):
         for mount in disk.mounts:
@@ -175,7 +175,7 @@ def _space(snapshot: Snapshot) -> Iterator[Finding]:
                 yield finding("disk-full", "warning", evidence, fix)
 
 
-def _mounts(snapshot: Snapshot) -> Iterator[Finding]:
+def _file_systems(snapshot: Snapshot) -> Iterator[Finding]:
     health = _health(snapshot)
     for system in value_or(health.filesystems, ()):
         errors = value_or(system.errors, 0)
@@ -201,7 +201,7 @@ def _mounts(snapshot: Snapshot) -> Iterator[Finding]:
 # ---- settings and sensors
 
 
-def _settings(snapshot: Snapshot) -> Iterator[Finding]:
+def _clock_governors(snapshot: Snapshot) -> Iterator[Finding]:
     """Find clocks held at their lowest; drivers that choose by themselves say powersave, too."""
     settings = _health(snapshot).settings
     fixed = [
@@ -215,13 +215,13 @@ def _settings(snapshot: Snapshot) -> Iterator[Finding]:
         yield finding("governor-powersave", "warning", evidence, fix)
 
 
-def _clock(snapshot: Snapshot) -> Iterator[Finding]:
+def _clock_sync(snapshot: Snapshot) -> Iterator[Finding]:
     if _health(snapshot).settings.clock_synchronised is False:
         fix = "sudo timedatectl set-ntp true"
         yield finding("clock-not-synchronised", "info", "no server keeps the clock right", fix)
 
 
-def _sensors(snapshot: Snapshot) -> Iterator[Finding]:
+def _host_sensors(snapshot: Snapshot) -> Iterator[Finding]:
     for sensor in value_or(_health(snapshot).sensors, ()):
         if isinstance(sensor.limit, Missing):
             continue
@@ -249,7 +249,7 @@ CHECKS = (
         title="Main memory has room and nothing was swapped out",
         reads="/proc/meminfo",
         finds=("memory-low", "swap-used"),
-        judge=_room,
+        judge=_memory_room,
         facts=("memory.total_bytes", "memory.available_bytes"),
     ),
     HealthCheck(
@@ -257,7 +257,7 @@ CHECKS = (
         title="Memory modules are equal, in all channels, at their rated speed",
         reads="dmidecode -t 17",
         finds=("memory-unequal", "memory-single-channel", "memory-below-rated"),
-        judge=_modules,
+        judge=_memory_modules,
         facts=(
             "memory.dimms.size_bytes",
             "memory.dimms.speed_mt_per_s",
@@ -271,7 +271,7 @@ CHECKS = (
         title="Main memory reports no errors",
         reads="/sys/devices/system/edac",
         finds=("host-memory-uncorrected", "host-memory-corrected"),
-        judge=_errors,
+        judge=_memory_errors,
         facts=(
             "health.settings.memory_errors_corrected",
             "health.settings.memory_errors_uncorrected",
@@ -282,7 +282,7 @@ CHECKS = (
         title="Every NUMA node has memory, every GPU a node",
         reads="/sys/devices/system/node, /sys/bus/pci/devices/*/numa_node",
         finds=("numa-node-without-memory", "gpu-without-numa-node"),
-        judge=_nodes,
+        judge=_numa_nodes,
         facts=("memory.nodes.total_bytes",),
         note=lambda s: "" if gpus_of(s) or devices(s) else "Every NUMA node has memory",
     ),
@@ -291,7 +291,7 @@ CHECKS = (
         title="The disks report no failure",
         reads="smartctl -j, /proc/mdstat",
         finds=("disk-failing", "disk-errors", "disk-worn", "raid-degraded"),
-        judge=_disks,
+        judge=_disk_health,
         facts=("health.disks.passed*",),
         root="the disks' own reports (SMART, NVMe)",
     ),
@@ -300,7 +300,7 @@ CHECKS = (
         title="The file systems have room",
         reads="lsblk",
         finds=("disk-full",),
-        judge=_space,
+        judge=_disk_space,
         facts=("disks.mounts.available_bytes*",),
     ),
     HealthCheck(
@@ -308,7 +308,7 @@ CHECKS = (
         title="The file systems are sound and suited",
         reads="/proc/self/mounts, /sys/fs/ext4",
         finds=("filesystem-errors", "filesystem-unsuited", "mounted-sync"),
-        judge=_mounts,
+        judge=_file_systems,
         facts=("health.filesystems",),
     ),
     HealthCheck(
@@ -316,7 +316,7 @@ CHECKS = (
         title="The CPU's clock may rise",
         reads="/sys/devices/system/cpu/*/cpufreq",
         finds=("governor-powersave",),
-        judge=_settings,
+        judge=_clock_governors,
         facts=("health.settings.governors",),
     ),
     HealthCheck(
@@ -324,7 +324,7 @@ CHECKS = (
         title="The clock is kept right",
         reads="timedatectl, chronyc",
         finds=("clock-not-synchronised",),
-        judge=_clock,
+        judge=_clock_sync,
         facts=("health.settings.clock_synchronised",),
     ),
     HealthCheck(
@@ -332,7 +332,7 @@ CHECKS = (
         title="The host is cool and its fans turn",
         reads="/sys/class/hwmon (as lm-sensors)",
         finds=("host-hot", "host-fan-slow"),
-        judge=_sensors,
+        judge=_host_sensors,
         facts=("health.sensors",),
     ),
 )

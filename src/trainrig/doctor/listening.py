@@ -56,7 +56,7 @@ def describe(listener: Listener) -> str:
     return f"{name} on {place}:{listener.port}{known}"
 
 
-def _open(snapshot: Snapshot) -> Iterator[Finding]:
+def _open_ports(snapshot: Snapshot) -> Iterator[Finding]:
     done = set()
     for listener in exposed(snapshot):
         if listener.protection != "none" or (listener.service, listener.port) in done:
@@ -93,7 +93,7 @@ def _through_tunnels(snapshot: Snapshot) -> Iterator[Finding]:
                 yield finding("tunnel-to-open-port", severity, evidence, fix)
 
 
-def _secrets(snapshot: Snapshot) -> Iterable[Finding]:
+def _readable_secrets(snapshot: Snapshot) -> Iterable[Finding]:
     health = snapshot.health
     for path in () if isinstance(health, Missing) else value_or(health.readable_secrets, ()):
         evidence = f"{path} holds a secret and others on this machine may read it"
@@ -113,7 +113,7 @@ CHECKS = (
         title="Nothing that listens is open without protection",
         reads="/proc/net/tcp, /proc/PID/cmdline, configurations of Jupyter, frp, Redis ...",
         finds=("port-runs-programs", "frp-without-token", "port-open", "tunnel-to-open-port"),
-        judge=_open,
+        judge=_open_ports,
         facts=("health.listeners",),
         note=_note,
         root="which program of another user listens",
@@ -124,7 +124,7 @@ CHECKS = (
         title="Files with secrets are the user's own",
         reads="permissions of ~/.netrc, Hugging Face's token, Jupyter's and frp's configuration",
         finds=("secret-readable",),
-        judge=_secrets,
+        judge=_readable_secrets,
         facts=("health.readable_secrets",),
     ),
 )

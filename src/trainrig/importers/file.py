@@ -86,9 +86,9 @@ class ToolFile:
         try:
             # A pipe (``<(ssh host nvidia-smi -q)``) can be read once alone.
             is_pipe = path.exists() and not path.is_file() and not path.is_dir()
-            self._held = _held(path) if is_stdin or is_pipe else None
-            if self._held is not None:
-                weakref.finalize(self, self._held.close)
+            self._pipe_copy = _copy_of_pipe(path) if is_stdin or is_pipe else None
+            if self._pipe_copy is not None:
+                weakref.finalize(self, self._pipe_copy.close)
             with self.open() as file:
                 self._start = file.read(HEAD_BYTES)
         except _UNREADABLE as error:
@@ -122,19 +122,19 @@ class ToolFile:
 
     @contextmanager
     def _raw(self) -> Iterator[IO[bytes]]:
-        if self._held is None:
+        if self._pipe_copy is None:
             with self.path.open("rb") as file:
                 yield file
         else:
-            self._held.seek(0)
-            yield self._held
+            self._pipe_copy.seek(0)
+            yield self._pipe_copy
 
     @property
     def num_bytes(self) -> int:
         """Size of the file on disk, in bytes."""
-        if self._held is None:
+        if self._pipe_copy is None:
             return self.path.stat().st_size
-        return self._held.seek(0, io.SEEK_END)
+        return self._pipe_copy.seek(0, io.SEEK_END)
 
     @cached_property
     def _decoded_start(self) -> str:
@@ -252,7 +252,7 @@ class ToolFile:
         return DataError(f"{where}: {problem}", hint)
 
 
-def _held(path: Path) -> IO[bytes]:
+def _copy_of_pipe(path: Path) -> IO[bytes]:
     """Copy what comes out of a pipe to disk; it may never end.  Raises DataError."""
     with ExitStack() as stack:
         copy = stack.enter_context(tempfile.TemporaryFile())

@@ -116,17 +116,17 @@ def register(importer: Importer) -> None:
 
 def importers() -> tuple[Importer, ...]:
     """Return every importer, in order; those of installed packages, too."""
-    every = _own() | _of_plugins()[0] | _registered
+    every = _builtin_importers() | _plugin_importers()[0] | _registered
     return tuple(sorted(every.values(), key=lambda importer: (importer.order, importer.name)))
 
 
 @cache
-def _of_plugins() -> tuple[dict[str, Importer], tuple[str, ...]]:
+def _plugin_importers() -> tuple[dict[str, Importer], tuple[str, ...]]:
     return plugins.find_all(plugins.IMPORTERS, Importer)
 
 
 @cache
-def _own() -> dict[str, Importer]:
+def _builtin_importers() -> dict[str, Importer]:
     package = __name__.rpartition(".")[0]
     files = pkgutil.iter_modules(importlib.import_module(package).__path__, f"{package}.")
     modules = [importlib.import_module(file.name) for file in files if file.name != __name__]
@@ -137,7 +137,7 @@ def _own() -> dict[str, Importer]:
 
 def importer(name: str) -> Importer:
     """Return the importer of the tool ``name``.  Raises UsageError if there is none."""
-    builtin = _own() | _registered
+    builtin = _builtin_importers() | _registered
     spec: Importer | None = builtin.get(name) or plugins.find(plugins.IMPORTERS, name, Importer)
     if spec is None:
         raise unknown("format", name, [known.name for known in importers()])
@@ -157,11 +157,13 @@ def read_file(
     wanted = (importer(tool),) if tool else importers()
     whole = next((spec for spec in wanted if spec.marks.whole and spec.marks.whole(file)), None)
     if whole is not None:
-        return ((whole.name, _marked(whole.name, file, whole.read(FilePart(file, ()), hints))),)
+        return (
+            (whole.name, _with_source(whole.name, file, whole.read(FilePart(file, ()), hints))),
+        )
     candidates = wanted if tool else find_formats(file, {spec: spec.marks for spec in wanted})
     by_tool: dict[str, list[Reading]] = {}
     for spec, parts in find_runs(file, {spec: spec.marks for spec in candidates}).items():
-        for part in _latest(spec, parts):
+        for part in _without_superseded(spec, parts):
             by_tool.setdefault(spec.name, []).append(spec.read(part, hints))
     streams: dict[Any, list[str]] = {}
     for spec in candidates:
@@ -170,7 +172,7 @@ def read_file(
     for stream, names in streams.items():
         for name, reading in stream(file, names, hints):
             by_tool.setdefault(name, []).append(reading)
-    readings = {name: _together(name, file, runs) for name, runs in by_tool.items()}
+    readings = {name: _joined_runs(name, file, runs) for name, runs in by_tool.items()}
     with_content = {
         name: reading
         for name, reading in readings.items()
@@ -186,7 +188,7 @@ def read_file(
     return ((first[0], noted), *others)
 
 
-def _latest(importer: Importer, parts: Sequence[FilePart]) -> Iterator[FilePart]:
+def _without_superseded(importer: Importer, parts: Sequence[FilePart]) -> Iterator[FilePart]:
     """Yield the parts without those that a later one continues."""
     for part, following in zip(parts, [*parts[1:], None], strict=False):
         if importer.continues and following is not None and importer.continues(part, following):
@@ -206,17 +208,17 @@ def _nothing(file: ToolFile, tool_names: Sequence[str]) -> DataError:
             f"what it says of the machine: trainrig doctor {shlex.quote(str(file.path))}",
         )
     names = ", ".join(spec.name for spec in importers())
-    broken = "".join(f"; {line}" for line in _of_plugins()[1])
+    broken = "".join(f"; {line}" for line in _plugin_importers()[1])
     return DataError(
         f"{file.name}: not a file of a tool that is known here",
         f"name its format with --as: {names}{broken}",
     )
 
 
-def _together(tool: str, file: ToolFile, runs: Sequence[Reading]) -> Reading:
+def _joined_runs(tool: str, file: ToolFile, runs: Sequence[Reading]) -> Reading:
     """Join all runs of a tool; equal cases of two runs are told apart by their number."""
     if len(runs) == 1:
-        return _marked(tool, file, runs[0])
+        return _with_source(tool, file, runs[0])
     records: list[Record] = []
     notes: list[str] = [f"{len(runs)} runs of {tool} in it"]
     gpus: dict[int, Gpu] = {}
@@ -224,12 +226,12 @@ def _together(tool: str, file: ToolFile, runs: Sequence[Reading]) -> Reading:
     for number, run in enumerate(runs, start=1):
         records_of_run = [
             record.replace(
-                case={**record.case, "run": number} if _place(record) in seen else record.case,
+                case={**record.case, "run": number} if _case_key(record) in seen else record.case,
                 conditions={"run_in_file": number, **record.conditions},
             )
-            for record in _marked(tool, file, run).records
+            for record in _with_source(tool, file, run).records
         ]
-        seen.update(_place(record) for record in records_of_run)
+        seen.update(_case_key(record) for record in records_of_run)
         records += records_of_run
         notes += [f"run {number}: {note}" for note in run.notes]
         again = [gpu.index for gpu in run.gpus if gpu.index in gpus]
@@ -259,11 +261,11 @@ class _Rows:
                 yield row if number == 1 else {**row, "run": number}
 
 
-def _place(record: Record) -> tuple[object, ...]:
+def _case_key(record: Record) -> tuple[object, ...]:
     return (*record.key, record.device_index)
 
 
-def _marked(tool: str, file: ToolFile, reading: Reading) -> Reading:
+def _with_source(tool: str, file: ToolFile, reading: Reading) -> Reading:
     """Return a reading whose records name the tool, its version and the file."""
     stated = f"{tool} {reading.version}" if reading.version else f"{tool}, version not stated"
     about: Case = {"tool": tool, "file": file.name}

@@ -101,7 +101,7 @@ class _Side:
 def _records(
     file: FilePart, line: int | None, run: _Run, size: int, more: Case, side: _Side
 ) -> Iterator[Record]:
-    case: Case = {**_asked(run), "bytes": size, **more}
+    case: Case = {**_benchmark_case(run), "bytes": size, **more}
     wrong = side.nwrong or 0.0
     status, reason = Status.OK, None
     if wrong:
@@ -132,7 +132,7 @@ def _records(
         )
 
 
-def _asked(run: _Run) -> Case:
+def _benchmark_case(run: _Run) -> Case:
     """Return the case of all rows; what is not known is not in it."""
     stated = {"collective": run.collective, "ranks": run.ranks, "nodes": run.nodes}
     return {name: value for name, value in stated.items() if value is not None}
@@ -311,7 +311,7 @@ def _failed(file: FilePart, line: int | None, run: _Run, num: str) -> Record:
         file,
         line,
         "collective",
-        _asked(run),
+        _benchmark_case(run),
         ("bus_rate", "B/s"),
         None,
         device=run.device,

@@ -171,17 +171,17 @@ def _answers(address: str, fields: Fields) -> dict[str, Any]:
         "pcie_max_width": number("pci/gpu link info/link width/max"),
         "pcie_replays": number("pci/replays since reset"),
         "power": number(
-            *_of(power, "instantaneous power draw", "power draw", "average power draw"),
+            *_paths_in(power, "instantaneous power draw", "power draw", "average power draw"),
             scale=1e3,
             unit="W",
         ),
         "power_limit": number(
-            *_of(power, "current power limit", "power limit"), scale=1e3, unit="W"
+            *_paths_in(power, "current power limit", "power limit"), scale=1e3, unit="W"
         ),
-        "power_default": number(*_of(power, "default power limit"), scale=1e3, unit="W"),
+        "power_default": number(*_paths_in(power, "default power limit"), scale=1e3, unit="W"),
         "power_range": [
-            number(*_of(power, "min power limit"), scale=1e3, unit="W"),
-            number(*_of(power, "max power limit"), scale=1e3, unit="W"),
+            number(*_paths_in(power, "min power limit"), scale=1e3, unit="W"),
+            number(*_paths_in(power, "max power limit"), scale=1e3, unit="W"),
         ],
         "ecc": [switch("ecc mode/current"), switch("ecc mode/pending")],
         **_ecc(fields),
@@ -224,7 +224,7 @@ def _value(fields: Fields, path: str) -> str:
     return nested.pop() if len(nested) == 1 else ""
 
 
-def _of(sections: tuple[str, ...], *names: str) -> list[str]:
+def _paths_in(sections: tuple[str, ...], *names: str) -> list[str]:
     return [f"{section}/{name}" for section in sections for name in names]
 
 

@@ -140,7 +140,7 @@ def gpu_conditions(
         facts = nvml.device_facts(handle, _GPU_FACTS)
     gpu = read_device(0, facts)
     used = [] if since is None or isinstance(handle, dict) else nvml.process_use(handle, since)
-    return _without_own(gpu, facts.get("processes"), used, holds_context=holds_context)
+    return _other_processes(gpu, facts.get("processes"), used, holds_context=holds_context)
 
 
 _GPU_FACTS = frozenset(
@@ -153,7 +153,7 @@ WEAR = frozenset(["corrected_volatile", "uncorrected_volatile", "pcie_replays", 
 """Counters that grow while a device computes: errors, joules."""
 
 
-def _without_own(gpu: Gpu, processes: object, used: object, *, holds_context: bool) -> Gpu:
+def _other_processes(gpu: Gpu, processes: object, used: object, *, holds_context: bool) -> Gpu:
     """Return the processes on a GPU and their use of it, without this program's."""
     if isinstance(gpu.activity.num_processes, Missing) or not isinstance(processes, list):
         return gpu
@@ -214,7 +214,9 @@ class GpuWatch:
         if isinstance(answer, Missing) or isinstance(at, Missing) or now - at > 3 * _WATCH_PERIOD_S:
             return ()
         return tuple(
-            _without_own(read_device(index, facts), facts.get("processes"), [], holds_context=False)
+            _other_processes(
+                read_device(index, facts), facts.get("processes"), [], holds_context=False
+            )
             for index, facts in enumerate(objects(answer.get("devices")))
         )
 

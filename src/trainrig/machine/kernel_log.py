@@ -85,7 +85,7 @@ def _numbered(text: str) -> str:
 
 
 @cache
-def _quick() -> re.Pattern[str]:
+def _words_of_interest() -> re.Pattern[str]:
     """Compile the words of which each line of interest has one; one search passes over most."""
     words = {near for form in _forms() for near in form.form.near}
     return re.compile("|".join(map(re.escape, sorted(words))))
@@ -123,8 +123,8 @@ def events_in(lines: Iterable[str]) -> tuple[KernelEvent, ...]:
     """Return the events in a log's lines; those of one kind, code, device and program are one."""
     events: dict[tuple[object, ...], KernelEvent] = {}
     details: dict[tuple[object, ...], KernelEvent] = {}
-    for line in _joined(lines):
-        if not _quick().search(line):
+    for line in _continued_lines(lines):
+        if not _words_of_interest().search(line):
             continue
         event, is_detail = _event(_TIME.sub("", line, count=1).strip())
         if event is None:
@@ -138,7 +138,7 @@ def events_in(lines: Iterable[str]) -> tuple[KernelEvent, ...]:
     return (*events.values(), *(detail for detail in details.values() if detail.kind not in exact))
 
 
-def _joined(lines: Iterable[str]) -> Iterator[str]:
+def _continued_lines(lines: Iterable[str]) -> Iterator[str]:
     """Yield the lines, each with those that continue it."""
     joined = ""
     for line in lines:
