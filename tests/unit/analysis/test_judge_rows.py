@@ -29,11 +29,11 @@ def verdict_of(outcome: Trained) -> Verdict:
 
 
 def test_losses_of_their_own_fail_a_file_that_did_not_say_so() -> None:
-    apart = {"apart": "loss of step 0: 13.8", "compared": True}
+    differing = {"not_comparable": "loss of step 0: 13.8", "compared": True}
     assert verdict_of(trained("agreed", compared=True)).outcome is Outcome.PASS
-    found = verdict_of(trained("DIFFERS", **apart))
+    found = verdict_of(trained("DIFFERS", **differing))
     assert found.outcome is Outcome.FAIL and "DIFFERS: loss of step 0" in found.reason
-    declared = verdict_of(trained("NOT COMPARABLE", **apart, keys=DECLARED))
+    declared = verdict_of(trained("NOT COMPARABLE", **differing, keys=DECLARED))
     assert declared.outcome is Outcome.PASS
     assert declared.reason.endswith("; 1 declared not comparable: b")
     (finding,) = declared.findings
