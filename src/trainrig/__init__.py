@@ -91,7 +91,7 @@ _MODULE_OF = {
     "find_chip": "catalog.lookup",
     "inspect": "machine",
 }
-"""Where a public name is defined, if not in `trainrig.api`."""
+"""Module that defines a public name, if not `trainrig.api`."""
 
 
 def __getattr__(name: str) -> object:

@@ -1,4 +1,4 @@
-"""Where the command begins, as ``trainrig`` and as ``python -m trainrig``.
+"""Entry point of the command, as ``trainrig`` and as ``python -m trainrig``.
 
 Reading click and the verbs takes a tenth of a second.  Ctrl-C within it ends the process in one
 line, like every Ctrl-C later, and not in the traceback of an import.

@@ -68,7 +68,7 @@ class UnavailableError(TrainrigError):
 
 
 class NeedsCompilerError(UnavailableError):
-    """What is asked for is compiled, and this machine has no compiler."""
+    """A compiler is needed, and this machine has none."""
 
 
 class NeedsGpuError(UnavailableError):
@@ -77,7 +77,7 @@ class NeedsGpuError(UnavailableError):
 
 @contextmanager
 def reading(path: Path, hint: str | None = None) -> Iterator[None]:
-    """What the system refuses inside it is a DataError: ``cannot read PATH: Permission denied``."""
+    """Turn an OSError into a DataError: ``cannot read PATH: Permission denied``."""
     try:
         yield
     except OSError as error:
@@ -85,7 +85,7 @@ def reading(path: Path, hint: str | None = None) -> Iterator[None]:
 
 
 KeyPath: TypeAlias = "tuple[int | str, ...]"
-"""Where something stands in a file: names of tables and of a key, and numbers in lists."""
+"""Place in a file: names of tables and of a key, and numbers in lists."""
 
 
 def first_problem(
@@ -177,7 +177,7 @@ _WANTED = {
     "finite_number": "a finite number",
     "string_too_short": "text of {} or more letters",
 }
-"""What a value has to be, by pydantic's type of error."""
+"""Description of a valid value, by pydantic's type of error."""
 
 
 def _key_text(key: object) -> str:
@@ -202,7 +202,7 @@ def _table_text(tables: Iterable[object]) -> str:
 
 
 def _is_name(part: str) -> bool:
-    """Whether a part of a place is a key of a file, and not pydantic's word for a variant."""
+    """Return whether a part of a place is a key of a file, not pydantic's word for a variant."""
     return not set("[(") & set(part) and part not in ("float", "int", "str", "bool")
 
 

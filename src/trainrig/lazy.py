@@ -1,4 +1,4 @@
-"""What is made when it is first used: public names of packages, members of a sequence.
+"""Values that are made when first used: public names of packages, members of a sequence.
 
 What a package offers belongs together; what a command uses of it is mostly one name, and to load
 the others would double the time of a short command.
@@ -45,7 +45,7 @@ class Later(Sequence[Member]):
         return self._known
 
     def __len__(self) -> int:
-        """How many there are: makes all."""
+        """Return the length, which makes all members."""
         return len(self._all())
 
     @overload
@@ -57,11 +57,11 @@ class Later(Sequence[Member]):
         return self._all()[place]
 
     def __eq__(self, other: object) -> bool:
-        """Whether another sequence has equal members."""
+        """Return whether another sequence has equal members."""
         return isinstance(other, Sequence) and list(self) == list(other)
 
     def __repr__(self) -> str:
-        """As a tuple of the members: makes all."""
+        """Return the text of a tuple of the members, which makes all."""
         return repr(tuple(self))
 
     __hash__ = None  # type: ignore[assignment]

@@ -1,4 +1,4 @@
-"""What others add to trainrig: entry points of installed packages, and files of the user.
+"""Extensions of trainrig: entry points of installed packages, and files of the user.
 
 A package declares entry points in one of three groups, each under the name that a user types:
 

@@ -81,7 +81,7 @@ def read_toml(path: Path, kind: type[T], called: str, key: str | None = None) ->
 
 
 class Kind(StrEnum):
-    """Where a number comes from."""
+    """Origin of a number."""
 
     CLAIMED = "claimed"
     PREDICTED = "predicted"
@@ -90,7 +90,7 @@ class Kind(StrEnum):
 
 
 class Status(StrEnum):
-    """What became of a case."""
+    """Result of a case."""
 
     OK = "ok"
     FAILED = "failed"
@@ -104,7 +104,7 @@ WORKER_CLOCK, PARENT_CLOCK, TOLD_SHARE = "worker_clock_s", "parent_clock_s", "to
 """Conditions of an attempt: seconds since its worker's first request by the worker's own clock and
 by the parent's, and the share of its samples' time that they tell."""
 WRONG_ANSWER = "wrong answer"
-"""How the reason of a failed record begins when the device computed something else."""
+"""Beginning of the reason of a failed record when the device computed something else."""
 
 
 UNNAMED, UNNAMED_HOST = "GPU", "host"
@@ -141,12 +141,12 @@ _AtLeastOne = Annotated[int, Field(ge=1)]
 
 @read_by(_STRICT)
 class Derivation:
-    """What a value was computed from."""
+    """Records and formula that a value was computed from."""
 
     ids: tuple[str, ...]
     """Ids of the records it is derived from, in the same run."""
     formula: str
-    """How: ``2·m·k·n / median of the attempts' median times``."""
+    """Formula: ``2·m·k·n / median of the attempts' median times``."""
 
 
 @read_by(_STRICT)
@@ -156,7 +156,7 @@ class Limit:
     value: Finite
     """In the unit of the record that carries it."""
     source: str
-    """Where the ceiling comes from: ``RTX 4090 data sheet, fp16 dense, fp32 accumulation``."""
+    """Source of the ceiling: ``RTX 4090 data sheet, fp16 dense, fp32 accumulation``."""
 
 
 @read_by(_STRICT)
@@ -175,7 +175,7 @@ class Record:
     version: _AtLeastOne = 1
     """Version of the benchmark: different versions are never compared."""
     case: Case
-    """What was asked for: flat, sorted by name where order matters; tuned values are not in it."""
+    """Settings of the benchmark: flat, sorted by name where order matters; tuned values are not in it."""
     metric: str
     """``time``, ``flop_rate``, ``byte_rate``."""
     unit: str
@@ -185,18 +185,18 @@ class Record:
     samples: tuple[Finite, ...] | None = None
     """Raw samples in `unit`, in the order they were taken."""
     derived: Annotated[Derivation | None, Field(alias="from")] = None
-    """What `value` was computed from, where it has no samples of its own; ``from`` in JSON."""
+    """Records that `value` was computed from, where it has no samples of its own; ``from`` in JSON."""
     interval: tuple[Finite, Finite] | None = None
     """Low and high end of the interval of `value`, in `unit`."""
     confidence: Annotated[float, Field(ge=0.0, le=1.0)] | None = None
-    """Of the interval, 0 to 1; None for a band that has no stated confidence."""
+    """Confidence of the interval, 0 to 1; None for a band that has no stated confidence."""
     reached: Finite | None = None
-    """What two workers reached, each at the slow end of its interval: whatever slowed them, the
+    """Value that two workers reached, each at the slow end of its interval: whatever slowed them, the
     device does at least that.  None where fewer measured it."""
     rounds: _AtLeastOne | None = None
-    """Of how many rounds of fresh workers the value is; None in a run of before."""
+    """Rounds of fresh workers that the value is from; None in a run of before."""
     attempt: _AtLeastOne | None = None
-    """Which fresh worker took these samples, from 1; None for the point itself."""
+    """Number of the fresh worker that took these samples, from 1; None for the point itself."""
     stop: str | None = None
     """Why sampling stopped: ``converged``, ``time``, ``samples``; ``spread`` for a point whose
     workers converged on values that differ by more than the target allows."""
@@ -210,15 +210,15 @@ class Record:
     device: str | None = None
     """Device model: a name of the catalog where one fits, else what the machine reports."""
     device_count: _AtLeastOne | None = 1
-    """How many devices worked at the same time; None: an imported file does not say."""
+    """Devices that worked at the same time; None: an imported file does not say."""
     device_index: Annotated[int, Field(ge=0)] | None = None
-    """Which of the machine's devices it was; not part of the key."""
+    """Index of the device in its machine; not part of the key."""
     environment: str | None = None
     """Digest of the software and settings it ran under; spelled out in machine.json."""
     conditions: Case = field(default_factory=dict)
     """Clocks, power, temperature, load around the measurement: flat, base SI units."""
     source: str | None = None
-    """Of claimed, predicted and baseline records where the value comes from; of imported ones the
+    """Origin of the value of claimed, predicted and baseline records; of imported ones the
     tool, its version and the file."""
     started: str | None = None
     """UTC, ISO 8601."""
@@ -227,7 +227,7 @@ class Record:
 
     @property
     def key(self) -> tuple[object, ...]:
-        """What records of different kinds and runs meet by."""
+        """Return the key by which records of different kinds and runs are matched."""
         return (
             self.benchmark,
             self.version,
@@ -239,7 +239,7 @@ class Record:
 
     @property
     def num_devices(self) -> int:
-        """How many devices are known to have worked at the same time: at least one."""
+        """Return the devices known to have worked at the same time: at least one."""
         return self.device_count or 1
 
     @property
@@ -254,7 +254,7 @@ class Record:
 
     @property
     def band(self) -> tuple[float, float] | None:
-        """Of a prediction: what a point is judged by; one with a stated confidence is none."""
+        """Return the band of a prediction that a point is judged by: an interval without confidence."""
         return self.interval if self.confidence is None else None
 
     def is_below(self, band: tuple[float, float] | None) -> bool:
@@ -282,7 +282,7 @@ class Finding:
     severity: Severity
     """error decides the verdict; warning and info do not."""
     evidence: str
-    """What was seen, with its numbers."""
+    """Observation, with its numbers."""
     fix: str
     """The next command or action."""
     records: tuple[str, ...] = ()
@@ -290,11 +290,11 @@ class Finding:
     cause: str = ""
     """Why it is so, in one sentence; empty where the evidence says it."""
     risk: str = ""
-    """What comes of leaving it."""
+    """Consequence of leaving it."""
     undo: str = ""
-    """How to take the fix back."""
+    """Command or step that takes the fix back."""
     reboot: bool = False
-    """Whether the fix needs one."""
+    """True where the fix needs a reboot."""
 
 
 _GRAVEST_FIRST: tuple[Severity, ...] = get_args(Severity)
@@ -335,16 +335,16 @@ class RunView:
     verdict: Verdict | None = None
     """None when the run was not judged."""
     problems: tuple[str, ...] = ()
-    """What was missing or torn, in words."""
+    """Missing or torn parts of the run, in words."""
     lost: str | None = None
     """The problem that cost records: they were once written and are not here."""
     baselines: Sequence[Record] = ()
-    """What others published, of any machine."""
+    """Published figures of any machine."""
 
 
 @read_by({"strict": True})
 class _Head:
-    """What is read before the rest, so that another version is told from damage."""
+    """Head of a record, read first so that another version is told from damage."""
 
     schema: int | None = None
     id: str | None = None
@@ -363,7 +363,7 @@ def began(config: Mapping[str, Any], name: str) -> tuple[str, str]:
 
 
 def less_is_better(unit: str) -> bool:
-    """Whether what is measured in this unit is the better the less there is of it."""
+    """Return whether smaller values of this unit are better."""
     return unit in ("s", "W", "J")
 
 
@@ -404,7 +404,7 @@ def from_json(line: str | bytes) -> Record:
 
 
 _BEGINNING = re.compile(rb'\{"schema":%d,"id":"' % SCHEMA_VERSION)
-"""How `to_json` begins a record of this schema: its head need not be read by itself."""
+"""Beginning of a record of this schema in JSON: its head need not be read by itself."""
 
 
 def verdict_to_json(verdict: Verdict) -> str:
@@ -443,7 +443,7 @@ def check_schema(found: object, what: str, current: int = SCHEMA_VERSION) -> Non
 
 
 def dtype_of(case: Case) -> str | None:
-    """What a case computes in: ``precision`` of a training, ``dtype`` of a micro-benchmark."""
+    """Return a case's data type: ``precision`` of a training, ``dtype`` of a micro-benchmark."""
     dtype = case.get("precision", case.get("dtype"))
     return None if dtype is None else str(dtype)
 

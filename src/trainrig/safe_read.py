@@ -22,7 +22,7 @@ MOST_BYTES = 1 << 30
 MOST_SETTINGS = 1 << 20
 """Bytes of a file of settings, and of a run's run.toml."""
 _MOST_DOTS = 32
-"""Of a dotted key: tables within tables."""
+"""Most dots of a key: tables within tables."""
 _BYTES_PER_LINE = 50
 """Settings have fewer lines than so many bytes would fill."""
 _SEPARATORS = bytes.maketrans(b"\"'{},=[]\t", b" " * 9)
@@ -96,7 +96,7 @@ def parse_toml(data: bytes | str, most: int = MOST_SETTINGS) -> dict[str, Any]:
 
 
 def _is_deep(line: bytes) -> bool:
-    """Whether one word of a line has more dots than a key may have, spaces around them or not."""
+    """Return whether a word of a line has more dots than a key may have, spaces around them or not."""
     joined = line.translate(_SEPARATORS).replace(b" .", b".").replace(b". ", b".")
     return any(word.count(b".") > _MOST_DOTS for word in joined.split())
 

@@ -1,4 +1,4 @@
-"""How far fresh workers lie apart: learned from many points, and what it makes of a few workers.
+"""Scatter between fresh workers: learned from many points, applied to a few workers.
 
 Two workers know their own scatter badly, and the other points of the class know it better.  A
 point's variance is its own, averaged with that of the class, each weighted by its degrees of
@@ -21,7 +21,7 @@ SMALLEST_SCATTER = 1e-3
 """No worker's value is known better than to a tenth of a per cent, even where two of them agree to
 the last digit by chance or by a coarse clock."""
 _SURE = 0.75
-"""What is learned of few points is itself a guess: it weighs so much of what they saw."""
+"""Weight of what few points show: it is itself a guess."""
 LEAST_FREEDOM = 3.0
 """Degrees of freedom below which an interval states no level: Student's t of two workers that only
 know each other is 12.7, and their interval would say nothing."""
@@ -36,10 +36,10 @@ _MOST_TERMS = 1000
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Scatter:
-    """How far fresh workers lie apart, learned from many points: a prior for each of them."""
+    """Scatter between fresh workers, learned from many points: a prior for each of them."""
 
     variance: float
-    """Of the logarithms of workers' values."""
+    """Variance of the logarithms of workers' values."""
     freedom: float
     """Its weight, in degrees of freedom; 0 where nothing was learned."""
 
@@ -62,7 +62,7 @@ def variance_within(sides: Sides) -> tuple[float, int]:
 
 
 def shared_scatter(points: Iterable[Sides]) -> Scatter:
-    """How far workers scatter, from many points.
+    """Return the scatter of workers, from many points.
 
     Fits a scaled inverse chi-square to the points' variances (the model of Smyth 2004, section 4),
     each number of degrees of freedom weighted by its likelihood: points that scatter alike give
@@ -112,7 +112,7 @@ def moderated(variance: float, freedom: float, prior: Scatter) -> tuple[float, f
 
 @lru_cache(maxsize=1024)
 def student(freedom: float, confidence: float) -> float:
-    """How many standard errors an interval of that confidence reaches either way."""
+    """Return the standard errors that an interval of that confidence reaches either way."""
     wanted = math.log((1.0 - confidence) / 2.0)
     t = statistics.NormalDist().inv_cdf((1.0 + confidence) / 2.0)
     # Newton's steps on both logarithms: the tail falls along a concave line there, so that they
@@ -127,7 +127,7 @@ def student(freedom: float, confidence: float) -> float:
 
 
 def student_tail(t: float, freedom: float) -> float:
-    """How likely Student's t with so many degrees of freedom is above ``t``."""
+    """Return the probability that Student's t with these degrees of freedom is above ``t``."""
     if t < 0.0:
         return 1.0 - student_tail(-t, freedom)
     square = t * t
@@ -175,7 +175,7 @@ def _beta_fraction(x: float, a: float, b: float) -> float:
 
 
 def reach_of_workers(values: Sequence[float], prior: Scatter, confidence: float) -> float | None:
-    """How far the interval of their median reaches either way, as a logarithm.
+    """Return the half width of the interval of the workers' median, as a logarithm.
 
     ``values``: one a fresh worker, above 0.  None where too little is known of the scatter.
     """

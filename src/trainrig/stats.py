@@ -137,9 +137,9 @@ class Combined:
     used: tuple[int, ...]
     """Indexes of the attempts that the value rests on."""
     rounds: int
-    """How many rounds these are of."""
+    """Number of rounds of fresh workers."""
     reached: float | None
-    """What as many workers as are required reached, each at the slow end of its interval."""
+    """Value that as many workers as are required reached, each at the slow end of its interval."""
 
 
 def combine_attempts(
@@ -208,7 +208,7 @@ def _hull(attempts: Sequence[Attempt]) -> Interval:
 
 
 def _too_wide(interval: Interval, value: float, most: float) -> str | None:
-    """That an interval says too little of its value, in words; None where it says enough."""
+    """Return in words that an interval is too wide for its value; None where it is not."""
     share = interval.half_width(value)
     if share <= most:
         return None
@@ -261,7 +261,7 @@ def _agreeing(attempts: Sequence[Attempt], ordered: Sequence[int], agreement: fl
 
 
 def _noise_of(attempts: Sequence[Attempt], indexes: Iterable[int]) -> str | None:
-    """What the last noisy one of some attempts saw."""
+    """Return the noise of the last noisy one of some attempts."""
     reasons = [attempts[index].disturbed for index in indexes if attempts[index].disturbed]
     return reasons[-1] if reasons else None
 
@@ -489,7 +489,7 @@ class MeanStep:
 
 
 def mean_step(times: Sequence[float]) -> MeanStep:
-    """Of at least `LEAST_STEPS` times above 0, in the order in which they were taken.
+    """Estimate the mean of at least `LEAST_STEPS` step times, in the order of measuring.
 
     The error is Yuen's (1974, doi:10.1093/biomet/61.1.165), as `scipy.stats.ttest_ind` has it with
     ``trim=0.25``: the scatter of the steps with the outer quarters pulled in to their edges; here
@@ -524,14 +524,14 @@ def _autocorrelation(values: Sequence[float]) -> float:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ErrorSummary:
-    """How far off a group of predictions was; fields are the keys of ``ledger --json``."""
+    """Errors of a group of predictions; fields are the keys of ``ledger --json``."""
 
     name: str
     count: int
     median_error: float
-    """Of the absolute errors."""
+    """Median of the absolute errors."""
     p90_error: float
-    """What nine of ten absolute errors are not above."""
+    """Value that nine of ten absolute errors are not above."""
     worst_error: float
     """The error that is furthest from zero, with its sign."""
     bias: float

@@ -56,7 +56,7 @@ _COLLECTIVE = re.compile(
 )
 _MESSAGE = re.compile(r"send|recv", re.I)
 _EXCHANGE = re.compile(r"record_param_comms|(_?c10d(_functional)?::|nccl:|rccl:|gloo:)")
-"""How the names of host operations begin that exchange something."""
+"""Beginnings of the names of host operations that exchange something."""
 _PIPELINE_GROUP = re.compile(r"(?<![a-z])pp(?![a-z])|pipe", re.I)
 
 NO_DEVICE_ACTIVITY = (
@@ -95,7 +95,7 @@ class TraceEvent:
 
     @property
     def is_device_work(self) -> bool:
-        """Whether the device was busy with it."""
+        """Return whether the device was busy with an event."""
         return self.category in _DEVICE_WORK
 
 
@@ -114,7 +114,7 @@ def read_events(trace: Mapping[str, Any]) -> list[TraceEvent]:
 
 
 def is_complete(event: Mapping[str, Any]) -> bool:
-    """Whether an event of Chrome's JSON has a begin and a length."""
+    """Return whether an event of Chrome's JSON has a begin and a length."""
     times = (event.get("ts"), event.get("dur"))
     return event.get("ph") == "X" and all(
         isinstance(time, int | float) and not isinstance(time, bool) for time in times
@@ -250,7 +250,7 @@ class _Launchers:
                     self._around.append(event)
 
     def is_pipeline_message(self, kernel: TraceEvent) -> bool:
-        """Whether a kernel carries a message between stages, in a run that has some.
+        """Return whether a kernel carries a message between stages, in a run that has some.
 
         Without an operation that launched it (in a CUDA graph) the kernel's own name decides.
         """
@@ -283,7 +283,7 @@ class _Launchers:
 
 
 def _is_of_another_group(group: str) -> bool:
-    """Whether a process group is described, and as another dimension's than the pipeline's."""
+    """Return whether a process group belongs to another dimension than the pipeline's."""
     is_described = group.startswith("mesh_") or "PARALLEL" in group
     return is_described and _PIPELINE_GROUP.search(group) is None
 

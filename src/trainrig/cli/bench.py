@@ -29,7 +29,7 @@ _NAMES = tuple(spec.name for spec in _SPECS)
 
 
 def _help(name: str) -> str:
-    """What an option chooses, benchmark by benchmark."""
+    """Return the help of an option that differs by benchmark."""
     chosen = [f"{spec.name}: {spec.options[name]}" for spec in _SPECS if spec.options.get(name)]
     return "; ".join(chosen) + "."
 

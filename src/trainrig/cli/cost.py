@@ -81,7 +81,7 @@ _COMMON = (
     *("--tokens", "--days", "--global-batch", "--watts", "--kwh-price", "--model", "--method"),
     *("--on", "--gpus", "--measured", "--currency"),
 )
-"""What `--help` lists; `--help-all` has the rest."""
+"""Options that `--help` lists; `--help-all` has the rest."""
 
 
 @verb(common=_COMMON)
@@ -247,7 +247,7 @@ _TERMS = (
 
 
 def _measured(run: Path, model: str, predicted: TrainingRate | None) -> TrainingRate:
-    """What a run measured; where it read no watts, those that are predicted are not forgotten."""
+    """Return the rate that a run measured, with predicted watts where it read none."""
     from trainrig.procure.training_rate import measured_rate
     from trainrig.store import read_run
 

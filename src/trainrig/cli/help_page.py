@@ -81,5 +81,5 @@ def option_text(text: str) -> str:
 
 
 def page_class() -> type[click.HelpFormatter]:
-    """What writes help in the language that is shown."""
+    """Return the class that writes help in the language that is shown."""
     return click.HelpFormatter if tag() == ENGLISH else TranslatedPage

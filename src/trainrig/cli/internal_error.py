@@ -40,7 +40,7 @@ def _first_line(error: BaseException) -> str:
 
 
 def _text(error: BaseException) -> str:
-    """What a developer needs: versions, the command and the traceback, without names of people."""
+    """Return what a developer needs: versions, command and traceback, without names of people."""
     head = {
         "trainrig": _version("trainrig"),
         "python": sys.version.split()[0],

@@ -133,7 +133,7 @@ class LazyGroup(click.Group):
         return super().resolve_command(ctx, args)
 
     def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        """What to type first, then the verbs by what they are for, without loading them."""
+        """Write commands to begin with, then the verbs by purpose, without loading them."""
         with formatter.section("Start here"):
             for typed, answer in FIRST.items():
                 formatter.write_text(f"trainrig {typed}")

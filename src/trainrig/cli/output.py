@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from trainrig.report.document import Document
 
 JSON_VERSION = 1
-"""Of all `--json` objects; a key that goes or changes its meaning makes it the next."""
+"""Version of all `--json` objects; a key that goes or changes its meaning raises it."""
 
 
 def answer(
@@ -101,7 +101,7 @@ def print_json(content: object, schema: str = "") -> None:
 
 
 def print_error(message: str, hint: str | None, exit_code: int) -> None:
-    """What went wrong as JSON on stdout, for a reader that asked for JSON."""
+    """Print an error as JSON on stdout, for a reader that asked for JSON."""
     print_json({"error": message, "hint": hint, "exit_code": exit_code}, "error")
 
 
@@ -161,7 +161,7 @@ def console() -> Console:
 
 
 def is_stream_error(error: OSError) -> bool:
-    """Whether writing to an open stream failed; an error about a file names the file."""
+    """Return whether writing to an open stream failed; an error about a file names the file."""
     return error.filename is None
 
 

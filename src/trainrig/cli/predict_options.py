@@ -156,7 +156,7 @@ COMMON = (
     *("--model", "--on", "--gpus", "--method", "--framework", "--seq-len", "--global-batch"),
     *("--micro-batch", "--grad-accum", "--recompute", "--optimizer", "--zero", "--html"),
 )
-"""What `--help` of a verb that predicts lists; `--help-all` has the rest."""
+"""Options that `--help` of a predicting verb lists; `--help-all` has the rest."""
 BATCH = (
     (
         "--global-batch|--global-batch-size",
@@ -177,7 +177,7 @@ BATCH = (
         "Micro-batches of an optimizer step.",
     ),
 )
-"""How many samples a step has: the same three options in every verb that predicts or trains."""
+"""Options for the samples of a step, in every verb that predicts or trains."""
 HOW = rows(
     "Layout",
     *BATCH,
@@ -299,7 +299,7 @@ def _takes(declared: Option) -> str:
 
 
 def measured(run: Path | None) -> Measured:
-    """What a run measured, where one is named; the rooms that judge runs are loaded for it alone.
+    """Return the rates that a run measured, where one is named.
 
     Raises DataError where nothing usable was measured.
     """
@@ -313,7 +313,7 @@ def measured(run: Path | None) -> Measured:
 
 
 def one_machine(**values: Any) -> dict[str, Any]:
-    """As `machines`, where one alone is asked about.  Raises UsageError for several."""
+    """Return the question about one machine.  Raises UsageError for several."""
     questions = machines(**values)
     if len(questions) > 1:
         raise UsageError(

@@ -59,7 +59,7 @@ def _say(text: str, *, nl: bool = True) -> None:
 
 
 def print_end(as_json: bool, summary: Callable[[], Mapping[str, Any]], run: Path) -> None:
-    """What came out, last: one JSON object on stdout, or the run's report."""
+    """Print the result last: one JSON object on stdout, or the run's report."""
     if not as_json:
         print_run(run)
         return

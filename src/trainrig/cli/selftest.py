@@ -66,7 +66,7 @@ def command(
 
 
 def _say(event: object) -> None:
-    """What went wrong, at once; on a terminal also what was caught."""
+    """Print a missed fault at once; on a terminal also a caught one."""
     import sys
 
     from trainrig.cli.output import say

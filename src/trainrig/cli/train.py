@@ -147,7 +147,7 @@ _COMMON = (
     *("--steps", "--precision", "--lr", "--recompute", "--compile", "--framework", "--nproc"),
     *("--zero", "--resume", "--dry-run", "--detach"),
 )
-"""What `--help` lists; `--help-all` has the rest."""
+"""Options that `--help` lists; `--help-all` has the rest."""
 
 
 @verb(common=_COMMON)

@@ -1,4 +1,4 @@
-"""What every verb's command line is made of: grouped options, shown defaults, shell completion.
+"""Building blocks of a verb: grouped options, shown defaults, shell completion.
 
 `verb` and `option` take the place of click's decorators.  Help lists options under the heading that
 each names (``group``), in the order of the verb's file, and ends an option's text with its default:
@@ -35,7 +35,7 @@ _ALWAYS = ("--json", "-h", "--help", "--help-all")
 
 
 def _twice(option: click.Option, typed: list[str]) -> str:
-    """What is wrong where an option is given twice, by the names that were typed."""
+    """Return the message about an option that is given twice, by the names that were typed."""
     known = {*option.opts, *getattr(option, "aliases", ())}
     names = [name for word in typed if (name := word.partition("=")[0]) in known]
     if len(set(names)) > 1:
@@ -305,12 +305,12 @@ class Pages:
 
     @property
     def any(self) -> bool:
-        """Whether a file was asked for."""
+        """Return whether a file was asked for."""
         return (self.html, self.pdf, self.md) != (None, None, None)
 
     @property
     def md_on_stdout(self) -> bool:
-        """Whether markdown takes the place of what a terminal shows."""
+        """Return whether markdown takes the place of what a terminal shows."""
         return self.md is not None and str(self.md) == "-"
 
 
@@ -332,7 +332,7 @@ PAGES = (
     option("--md", type=PATH, metavar="FILE", help="Write markdown; - is stdout."),
     _with_pages,
 )
-"""Where a document is written to, besides the terminal: see `cli.output.publish`."""
+"""Options for the file a document is written to: see `cli.output.publish`."""
 
 
 class _Tokens(click.ParamType):  # type: ignore[type-arg]  # click of 8.1 takes none

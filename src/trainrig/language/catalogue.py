@@ -34,9 +34,9 @@ _MOST_SPLITS = 100
 _MOST_REJOINED = 8
 """Parts of a text among which an entry of several parts is sought."""
 _ENDS = {"\n": "\n", "  ": "  ", ". ": "。", "; ": "；", ": ": "：", ", ": "，"}
-"""Where a text is divided, and what joins the parts again."""
+"""Marks at which a text is divided, and what joins the parts again."""
 _SIGNS = (" = ", " ≤ ", " ≥ ", " < ", " > ", " + ")
-"""Where arithmetic is divided: ``230 W processor + 92 W rest = 322 W``."""
+"""Signs at which arithmetic is divided: ``230 W processor + 92 W rest = 322 W``."""
 _SENTENCE_ENDS = ("\n", "  ", ". ", "; ", ": ", *_SIGNS)
 _LAST_MARKS = ((r"\.", "。"), (r"\?", "？"), (":", "："), (r" \.\.\.", "……"))
 _TRIMMED = (
@@ -46,14 +46,14 @@ _TRIMMED = (
     (re.compile(r"\(([^)]+)\)"), "（{}）"),
     *((re.compile(rf"(.+){end}", re.DOTALL), f"{{}}{new}") for end, new in _LAST_MARKS),
 )
-"""What stands around a text that has an entry, and how it is written in Chinese."""
+"""Patterns of what stands around a text that has an entry, and its form in Chinese."""
 _COPIED = ("toml", "quoted")
-"""How names of places begin that hold what is typed, or what others printed: it stays."""
+"""Prefixes of names of places that hold what is typed, or what others printed: it stays."""
 _COUNT = "number"
-"""How names of places begin that hold a number alone."""
+"""Prefix of names of places that hold a number alone."""
 _AMOUNT_ALONE = re.compile(r"\d[\d.,]*[kMBT]?(?: to \d[\d.,]*)?")
 _QUOTED = re.compile(r"(?<![\w'\"])(['\"])([^\n]+?)\1(?![\w\"])(?!'(?!s\b))")
-"""What stands between quotes: it stays."""
+"""Text between quotes: it stays."""
 _PROSE = re.compile(r"(?:^|\s)(?:[A-Z]?[a-z]{2,})(?=[\s,;:]|\.\s|\.?$)")
 """A word that is no name."""
 _SENTENCE_WORD = re.compile(r"(?:^|\s)[a-z]{2,}(?=[\s,;:]|\.\s|\.?$)")
@@ -63,7 +63,7 @@ _BY_ITSELF = re.compile(r"(?:^|(?<=[,:;] )|(?<=[(\[]))[a-z][a-z0-9_]*(?=$|[,:;)\
 _FIRST_MARK, _LAST_MARK = 0xE000, 0xF8FF
 """Letters for private use, which no text has: they stand for names."""
 _ADDED = re.compile(r"[,;:](?!\d)| \(")
-"""How a place begins that follows another place at once: what is added behind a word."""
+"""Beginning of a place that follows another place at once: text that is added to a word."""
 _MARKS = {":": "：", "?": "？"}
 _ONE_OF = re.compile(r"one of: ([^;]+)")
 """``one of: matmul, link``: names to type, which stay."""
@@ -286,7 +286,7 @@ def _choices(text: str) -> Iterator[Reading]:
 
 
 _LITERAL = 0.001
-"""What each letter and sign of a form takes off its cost: of two that fit, the longer one."""
+"""Reduction of a form's cost for each of its letters: of two that fit, the longer one wins."""
 _DIVIDED_VALUE = 3
 """Cost of a value with a comma, colon or full stop of its own."""
 _LONG = 10
@@ -385,12 +385,12 @@ def _strangeness(value: str, reading: Reading, literal: int) -> int:
 
 
 def _is_plain(text: str) -> bool:
-    """Whether the text is a number with its unit, or names."""
+    """Return whether the text is a number with its unit, or names."""
     return _NUMBER.fullmatch(text) is not None or _SENTENCE_WORD.search(text) is None
 
 
 def _is_whole_value(text: str) -> bool:
-    """Whether it may stand in a place: no half of brackets, no end that something follows."""
+    """Return whether a text is no half of brackets and has no end that something follows."""
     if text.endswith((":", ";", ",")) or (text.startswith(" (") and not text.endswith(")")):
         return False
     for first, last in ("()", "[]", "（）"):
@@ -401,7 +401,7 @@ def _is_whole_value(text: str) -> bool:
 
 
 def ends_wide(text: str) -> bool:
-    """Whether the text ends in a wide letter, or in a bracket or number behind one."""
+    """Return whether the text ends in a wide letter, or in a bracket or number behind one."""
     return is_wide(text.rstrip(")]'\"。、")[-1:])
 
 
@@ -423,7 +423,7 @@ def _free_words(pieces: Sequence[str]) -> Iterator[str]:
 
 
 def _can_hold(text: str, pieces: Sequence[str]) -> bool:
-    """Whether the pieces stand in the text, one behind the other: cheaper than to match them."""
+    """Return whether a text holds the pieces in order: cheaper than to divide it."""
     at = 0
     for piece in pieces:
         at = text.find(piece, at)

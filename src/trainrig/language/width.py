@@ -1,4 +1,4 @@
-"""How wide text is in a terminal, and where it may be broken: Chinese has no spaces."""
+"""Width of text in a terminal, and where it may be broken: Chinese has no spaces."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _PART = re.compile(r"[^,:/]*[,:/]+\s*|[^,:/]+")
 
 
 def is_wide(letter: str) -> bool:
-    """Whether a letter takes two columns; no letter does not."""
+    """Return whether a letter takes two columns; False for an empty text."""
     return bool(letter) and unicodedata.east_asian_width(letter) in "WF"
 
 
@@ -43,13 +43,13 @@ def wrap(text: str, columns: int) -> list[str]:
 
 
 def _pieces(text: str, columns: int) -> Iterator[str]:
-    """What is never broken; of what is longer than a line its parts."""
+    """Yield the parts of a text that no line break divides."""
     for chunk in unbroken(text):
         yield from _PART.findall(chunk) if width(chunk.strip()) > columns else (chunk,)
 
 
 def unbroken(text: str) -> Iterator[str]:
-    """What is never broken: a word, or a wide letter with the marks that belong to it."""
+    """Yield words, and wide letters with the marks that belong to them."""
     pending = ""
     for piece in _CHUNK.findall(text):
         sticks = piece.isspace() or piece[0] in _NOT_FIRST or pending[-1:] in tuple(_NOT_LAST)

@@ -111,7 +111,7 @@ def finding_item(check: Check) -> Item:
 
 
 def _unknown_items(checks: Sequence[Check]) -> Iterator[Item]:
-    """What is asked for, once each: several rules may wait for one figure."""
+    """Yield one item for each missing figure: several rules may wait for it."""
     waiting: dict[tuple[str, str, str], list[Check]] = {}
     for check in checks:
         waiting.setdefault((check.message, check.arithmetic, check.fix), []).append(check)
@@ -284,7 +284,7 @@ def suggestions_document(suggestions: Suggestions) -> Document:
 
 
 def cluster_document(report: BuildReport, plans: Sequence[ClusterPlan], budget: float) -> Document:
-    """What a budget for several machines trains, on each network."""
+    """Show the training that a budget for several machines buys, on each network."""
     build = report.build
     title = f"What {format_money(budget, build.currency)} buys of machines: {build.cards[0].name}"
 

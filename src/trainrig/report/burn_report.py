@@ -103,7 +103,7 @@ def _expected(point: BurnPoint, baselines: Sequence[Record]) -> str:
 
 
 def _published(point: BurnPoint, baselines: Sequence[Record]) -> list[Record]:
-    """What others printed of the same work on the same card."""
+    """Return what others printed of the same work on the same card."""
     point_record = point.record
     return [
         record
@@ -180,7 +180,7 @@ def _rates(view: RunView) -> Iterator[doc.Figure]:
 
 
 class Burning(Protocol):
-    """What is shown of a device."""
+    """Values of one device while it burns."""
 
     doing: str
     unit: str

@@ -143,7 +143,7 @@ def _peak_row(chips: Sequence[Chip], key: str, label: str) -> _Row:
 
 
 def _per_watt_row(chips: Sequence[Chip]) -> _Row:
-    """Of 16 bit with fp32 accumulation, at the stated power."""
+    """Return the row of 16-bit FLOP/s with fp32 accumulation per watt, at the stated power."""
     cells, figures = [], []
     for chip in chips:
         half = peak(chip, "bf16") or peak(chip, "fp16")
@@ -155,7 +155,7 @@ def _per_watt_row(chips: Sequence[Chip]) -> _Row:
 
 
 def servers_document(servers: Sequence[Server]) -> Document:
-    """What joins the chips of each server, and what it has into the network."""
+    """Show each server's links between chips, and into the network."""
 
     def gbits(server: Server) -> str | None:
         return None if server.fabric is None else f"{server.fabric * 8e-9:,.0f}"
@@ -201,7 +201,7 @@ def _compared(cells: Sequence[str], figures: Sequence[float | None]) -> Iterator
 
 
 def _sources(chips: Sequence[Chip]) -> Iterator[Block]:
-    """What should be known beside the figures, and the documents behind them."""
+    """Yield remarks on the figures, and the documents behind them."""
     origins = [origin for chip in chips for origin in chip.provenance.values()]
     sources: dict[str, Source] = {origin.source.key: origin.source for origin in origins}
     lines = [f"{chip.name}: {chip.notes}" for chip in chips if chip.notes]

@@ -138,7 +138,7 @@ def _head(comparison: RunComparison) -> Iterator[doc.Block]:
 
 
 def _moved(compared: Sequence[_Compared]) -> list[_Compared]:
-    """What got better or worse."""
+    """Return the cases that got better or worse."""
     return [change for change in compared if change.change in (Change.WORSE, Change.BETTER)]
 
 
@@ -218,7 +218,7 @@ def comparisons_document(comparisons: Sequence[RunComparison]) -> doc.Document:
 
 
 def _several_head(comparisons: Sequence[RunComparison]) -> Iterator[doc.Block]:
-    """Which of the runs are worse than their baseline, and how much."""
+    """Yield the runs that are worse than their baseline, and by how much."""
     outcomes = [_outcome(comparison)[0] for comparison in comparisons]
     counts = Counter(outcomes)
     word, tone = next((word, tone) for _, word, tone in _ENDS if counts[word])
@@ -320,7 +320,7 @@ def training_comparison_blocks(old: RunView, new: RunView) -> tuple[doc.Block, .
 def _difference_table(
     runs: Sequence[Sequence[Difference]], base: str = "old", heads: Sequence[str] = ("new",)
 ) -> Iterator[doc.Table]:
-    """What differs about machine, settings and software: to be read before anything else.
+    """Yield differences of machine, settings and software: to be read before anything else.
 
     A line a difference, a column a run; what is as in the baseline is empty.
     """

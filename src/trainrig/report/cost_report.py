@@ -77,7 +77,7 @@ def cost_document(answer: CostAnswer, changed: Sequence[dict[str, Any]] = ()) ->
 
 
 def _program(answer: CostAnswer) -> Iterator[Paragraph]:
-    """Who trains, where a training is predicted."""
+    """Yield the program, where a training is predicted."""
     if answer.rate is not None and answer.rate.prediction is not None:
         yield from program_line(answer.rate.prediction.question)
 

@@ -1,4 +1,4 @@
-"""What the doctor found as a Document: findings with everything about them, then each check.
+"""The doctor's findings as a Document, then each check.
 
 Handed the answers; looks nothing up.  A finding says what was seen, why, what it risks, the exact
 fix, whether that needs a reboot, and how to take it back.
@@ -53,7 +53,7 @@ def doctor_findings(answers: Sequence[Answer]) -> tuple[Finding, ...]:
 def to_dict(
     answers: Sequence[Answer], missed: Sequence[str], changes: Sequence[str] = ()
 ) -> dict[str, Any]:
-    """As ``doctor --json`` prints it; others script against it."""
+    """Return what ``doctor --json`` prints; others script against it."""
     return {
         "findings": [
             {

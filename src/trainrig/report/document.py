@@ -1,4 +1,4 @@
-"""What is shown, as blocks in order; terminal, markdown and HTML each render the same Document.
+"""Blocks of a page, in order; terminal, markdown and HTML render the same Document.
 
 A builder (`run_report` and its siblings) decides what is said and in which order; a renderer in
 `report.render` decides how it looks.  Blocks hold finished text and lengths as shares of 1, so
@@ -145,7 +145,7 @@ class Line:
     note: str = ""
     """A sentence below the cells: why a number is not judged."""
     details: tuple[tuple[str, str], ...] = ()
-    """What a page shows on request: the provenance of the row's number."""
+    """Details that a page shows on request: the provenance of the row's number."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -213,7 +213,7 @@ def column(
     kind: Literal["words", "number", "code", "drawing"] = "number",
     optional: int = 0,
 ) -> Shown[Row]:
-    """What a table shows of each row under ``head``, as ``form`` writes it; None is a dash."""
+    """Return a column of a table: ``head``, and each row's value as ``form`` writes it."""
 
     def cell(row: Row) -> str | Cell:
         content = value(row)
@@ -249,7 +249,7 @@ class Bar:
     length: float
     """Share of the waterfall's widest number, as are ``lost`` and ``band``."""
     kind: str
-    """Which colour: claimed, measured, published or muted."""
+    """Name of the colour: claimed, measured, published or muted."""
     has_value: bool = True
     lost: float = 0.0
     band: tuple[float, float] | None = None
@@ -269,7 +269,7 @@ class Bar:
     note: str = ""
     """Why there is no value, or why it is not judged."""
     doubt: str = ""
-    """Which bar above it bounds it and was not measured well enough for that."""
+    """Name of the bar above that bounds it and was not measured well enough for that."""
     source: str = ""
     details: tuple[tuple[str, str], ...] = ()
 
@@ -351,7 +351,7 @@ Block = _Words | Table | WaterfallBars | Figure
 
 
 def text_blocks(blocks: Iterable[Block], level: int = 0) -> Iterator[tuple[int, Block]]:
-    """What text can hold, in order, each with how many sections it lies in.
+    """Yield the blocks that text can hold, each with the depth of its section.
 
     A page alone shows figures and what is folded away; a section without text has no heading.
     """
@@ -374,7 +374,7 @@ class Document:
     """Everything that is shown, in order."""
 
     title: str
-    """Of the page's tab; what is printed is in the blocks."""
+    """Title of the page's tab; what is printed is in the blocks."""
     blocks: Sequence[Block]
     """In a terminal each is printed before the next one is made."""
     names: tuple[str, ...] = ()

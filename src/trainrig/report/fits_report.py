@@ -55,7 +55,7 @@ _HEADLINES = {
 
 
 def fits_document(answer: FitAnswer) -> Document:
-    """Whether it fits, in three ways; then memory by part and options of the one asked about."""
+    """Show whether a training fits in three ways, then memory by part and options."""
     asked_fit = answer.asked_fit
     place = place_text(asked_fit.question.layout, asked_fit.question.cluster.rates().device)
     program = asked_fit.question.program.name
@@ -124,7 +124,7 @@ def reach_text(reach: Reach) -> str:
 
 
 def _layouts(answer: FitAnswer) -> Iterator[tuple[str, str]]:
-    """What was presumed of each way: the program, and how it runs."""
+    """Yield the program and layout that were presumed of each way to train."""
     for method in answer.methods:
         layout = method.question.layout
         yield METHOD_NAMES[method.method], f"{layout_text(layout)}, sequence {layout.batch.seq_len}"
@@ -179,7 +179,7 @@ def _rate(fit: Fit, effect: OptionEffect) -> str:
 
 
 def _option_table(fit: Fit) -> Iterator[Block]:
-    """What each option saves, the best first; none where everything is small already."""
+    """Yield the memory that each option saves, the best first."""
     if not fit.options:
         return
     shown_options = fit.options[:_MOST_OPTIONS]

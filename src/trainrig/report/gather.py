@@ -120,7 +120,7 @@ _NO_XML = re.compile("[^\t\n\r\x20-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
 
 
 def _xml(text: str) -> str:
-    """What XML 1.0 can hold at all; the writer escapes the rest."""
+    """Return a text without the characters that XML 1.0 cannot hold."""
     return _NO_XML.sub("?", one_line(text))
 
 
@@ -178,5 +178,5 @@ def _labels(node: Node, metric: RackMetric, node_value: NodeValue) -> str:
 
 
 def _escape(text: str) -> str:
-    """As the format wants it: backslash, quote and line break."""
+    """Escape backslash, quote and line break for Prometheus' text format."""
     return one_line(text).replace("\\", "\\\\").replace('"', '\\"')

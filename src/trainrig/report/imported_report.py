@@ -1,4 +1,4 @@
-"""What other tools measured, as a reader of their output expects it.
+"""Results of other tools, as a reader of their output expects them.
 
 Every number that was read stands in a table, beside what others published of the same operation on
 the same card (`analysis.published_place`); the bandwidths and latencies of pairs of GPUs are one

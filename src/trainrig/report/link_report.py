@@ -34,7 +34,7 @@ _CELL: Mapping[str, str] = {"B/s": "bandwidth", "s": "latency"}
 
 
 def link_blocks(view: RunView) -> Iterator[doc.Block]:
-    """What a run knows of its links, if it knows more than one device."""
+    """Yield the links of a run that has more than one device."""
     blocks: list[doc.Block] = []
     gpus = (view.machine or {}).get("gpus")
     if isinstance(gpus, list) and len(gpus) > 1:  # to read the whole description takes its time
@@ -118,7 +118,7 @@ def _pcie(gpu: Gpu) -> str:
 
 
 def _nvlink_rate(path: str, gpus: Sequence[Gpu]) -> str:
-    """What so many NVLinks give each way, by the data sheet; empty where it does not say."""
+    """Return the rate of so many NVLinks each way, by the data sheet; else an empty text."""
     chip = find_chip(value_or(gpus[0].name, "")) if is_nvlink(path) else None
     if chip is None or not chip.link.bandwidth or not chip.link.count:
         return ""

@@ -40,7 +40,7 @@ def notebook_tables(records: Iterable[Record]) -> tuple[Table, ...]:
 
 
 def grids_document(grids: Sequence[tuple[Rates, Sequence[Record]]]) -> Document:
-    """What is predicted of some machines, in the tables of notebooks, and how sure that is."""
+    """Show predictions for some machines in the tables of notebooks, with their intervals."""
     from trainrig.prediction.grids import layer_error
 
     blocks: list[Block] = []
@@ -78,7 +78,7 @@ def grids_document(grids: Sequence[tuple[Rates, Sequence[Record]]]) -> Document:
 
 
 def has_place(record: Record) -> bool:
-    """Whether some table would show the record."""
+    """Return whether some table would show the record."""
     return bool(notebook_tables([record]))
 
 

@@ -179,7 +179,7 @@ def _of_expected(row: Row) -> float | None:
 
 
 def is_miss(ratio: float) -> bool:
-    """Whether a prediction was off by `MISS` or more, either way."""
+    """Return whether a prediction was off by `MISS` or more, either way."""
     return not 1.0 / MISS < ratio < MISS
 
 

@@ -73,7 +73,7 @@ _LABELS = {
 """Parts of a step and of memory whose names need words."""
 _MOST_FRONT = 10
 _LEAST_SAVING, _MOST_SLOWER = 0.1, 2.0
-"""Of a front's row: less memory than the row above, and times the fastest layout."""
+"""Least saving of memory against the row above, and most time against the fastest layout."""
 VERDICT_TONES: dict[str, Tone] = {FITS: "good", BORDERLINE: "warn", DOES_NOT_FIT: "bad"}
 _SCHEMES = {"masters": " with fp32 masters", "autocast": " by autocast", "pure": " throughout"}
 
@@ -219,7 +219,7 @@ def _facts(prediction: Prediction, tokens: float | None) -> Iterator[tuple[str, 
 
 
 def setting_facts(prediction: Prediction) -> Iterator[tuple[str, str]]:
-    """How GPUs come in nodes, their network, uneven stages."""
+    """Yield the GPUs of a node, the network, and uneven stages."""
     for setting in prediction.setting:
         yield setting.name, f"presumed: {setting.text}" if setting.is_presumed else setting.text
 
@@ -268,7 +268,7 @@ def verdict_cell(verdict: str) -> Cell:
 
 
 def _published_table(prediction: Prediction) -> Iterator[Table]:
-    """What others measured of the same step."""
+    """Yield what others measured of the same step."""
     from trainrig.prediction.published_runs import SLOW, published_runs
 
     def why(run: PublishedRun) -> str:
@@ -336,7 +336,7 @@ def _upgrade_table(upgrades: Sequence[Ranked]) -> Iterator[Table]:
 
 
 def host_facts(question: Question) -> Iterator[tuple[str, str]]:
-    """What a node's own memory must hold, where something is offloaded."""
+    """Yield the memory that a node itself needs, where something is offloaded."""
     from trainrig.workload.memory import host_interval
 
     least, most = map(float, host_interval(question.shape, question.layout))
@@ -430,7 +430,7 @@ def plan_document(
 
 
 def _presumed(pairs: Sequence[tuple[str, str]]) -> Iterator[Facts]:
-    """What an answer stands on, behind its table."""
+    """Yield the assumptions of an answer, which stand behind its table."""
     if pairs:
         yield Facts(tuple(pairs), "Presumed")
 
@@ -446,14 +446,14 @@ def _plan_answer(best: Prediction, tokens: float | None) -> str:
 
 
 def _plan_setting(best: Prediction, candidates: Sequence[Candidate]) -> Iterator[tuple[str, str]]:
-    """What the numbers of a plan stand on: of the first layout, and how times were found."""
+    """Yield the assumptions of a plan's first layout, and the model of its times."""
     if any(candidate.is_pipeline for candidate in candidates):
         yield "step times", "pipelines simulated event by event, all else by the closed form"
     yield from setting_facts(best)
 
 
 def _worth_showing(front: Sequence[Candidate]) -> list[Candidate]:
-    """Of a front those that save memory worth the name, and are not slower beyond use."""
+    """Return the layouts of a Pareto front that save memory and are not slower beyond use."""
     chosen = list(front[:1])
     for candidate in front[1:]:
         saves = candidate.memory <= (1.0 - _LEAST_SAVING) * chosen[-1].memory
@@ -545,7 +545,7 @@ _ERRORS = (
 
 
 def ledger_document(ledger: Ledger, corrections: Sequence[Correction] | None = None) -> Document:
-    """How far off predictions were, by part and by run, and what corrections do."""
+    """Show the errors of predictions by part and by run, and the effect of corrections."""
     title = ledger_headline(ledger)
     blocks: list[Block] = [Paragraph(title, "strong")]
     blocks += [Paragraph(line, "dim", label="not read") for line in ledger.unread]
@@ -569,7 +569,7 @@ def ledger_document(ledger: Ledger, corrections: Sequence[Correction] | None = N
 
 
 def ledger_headline(ledger: Ledger) -> str:
-    """How many predictions, and how far off."""
+    """Return the number of predictions and their errors, in a sentence."""
     host = ledger.host or "a machine without a name"
     left_out = counted(ledger.others, "run")
     others = f"; {left_out} of other machines left out" if ledger.others else ""

@@ -1,4 +1,4 @@
-"""Where a number comes from, as (what, words) pairs: samples, formula, clocks, sources."""
+"""Provenance of a number, as (name, text) pairs: samples, formula, clocks, sources."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What is normal, as documents: every card in a line, one card whole, two cards by size.
+"""Published figures as documents: every card in a line, one card, two cards side by side.
 
 And for a report of a run: where its own numbers lie among those that others published of the same
 card.  The page that sorts and filters is `published_page`.
@@ -40,7 +40,7 @@ from trainrig.units import (
 )
 
 MAX_ROWS = 40
-"""Of a table in the terminal; the page and JSON have all."""
+"""Most rows of a table in the terminal; the page and JSON have all."""
 TITLES = {
     PublishedKind.MATMUL: "Matmul",
     PublishedKind.BANDWIDTH: "Memory and host links",
@@ -76,7 +76,7 @@ def range_of(low: float, high: float, unit: str) -> str:
 
 
 def case_range(case: PublishedCase) -> str:
-    """What others reached in one case."""
+    """Return the range that others reached in one case."""
     return range_of(case.best[0], case.best[-1], case.unit)
 
 
@@ -141,7 +141,7 @@ def cards_table(cards: Iterable[CardSummary]) -> doc.Table:
 def card_document(
     device: str, cases: Sequence[PublishedCase], *, is_whole: bool = True
 ) -> doc.Document:
-    """What is published of one card.
+    """Show what is published of one card.
 
     Args:
         device: The card.

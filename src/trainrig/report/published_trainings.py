@@ -1,4 +1,4 @@
-"""What others published of a run's experiments: their table, and figures that want an explanation.
+"""Published figures of a run's experiments: their table, and figures that want an explanation.
 
 A published figure stands beside an experiment that trains the same model on the same samples at
 once; a card whose matrix units are faster by its data sheet and whose figure is lower is named,

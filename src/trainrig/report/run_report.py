@@ -221,7 +221,7 @@ def _action(action: Action) -> doc.Item:
 
 
 def _machine_facts(view: RunView) -> Iterator[tuple[str, str]]:
-    """What the machine is; what could not be read is left out."""
+    """Yield facts of the machine; what could not be read is left out."""
     machine, sources = view.machine, view.config.get("sources")
     if is_published(view) and isinstance(sources, Mapping):
         yield from ((str(part_name), str(source)) for part_name, source in sources.items())

@@ -103,7 +103,7 @@ def predictions_side_by_side(
 
 
 def fits_side_by_side(several: Sequence[MachineComparison[FitAnswer]]) -> Document:
-    """What each machine offers, and which ways to train fit on it."""
+    """Show the machines side by side, and which ways to train fit on each."""
     known = [machine.answer for machine in several if machine.answer is not None]
     title = f"{known[0].asked_fit.question.shape.name} on {counted(len(several), 'machine')}"
 

@@ -52,7 +52,7 @@ PARTS = {
     "optimizer": ("optimizer", "opt"),
     "other": ("other", "other"),
 }
-"""Of a step, which they add up to: how each is called in a bar's key, and above a column."""
+"""Parts that add up to a step: their names in a bar's key, and above a column."""
 _EVEN = 1.05
 """Ranks whose memory differs by less are alike."""
 _VERDICT_TONES: dict[str, doc.Tone] = {
@@ -125,7 +125,7 @@ def training_document(view: RunView) -> doc.Document:
 
 
 def _conclusion(group: Sequence[Speedup]) -> str:
-    """What came out for one base, in a sentence."""
+    """Return the result for one base, in a sentence."""
     base = group[0].base
     better = [
         speedup
@@ -173,7 +173,7 @@ _MFU = {False: "MFU {}", True: "MFU {} of a reference"}
 def _alone(
     result: TrainingResult, predicted: Sequence[TrainingPrediction]
 ) -> Iterator[tuple[str, str]]:
-    """What ``train`` says of a single training: speed, parts of a step, loss, memory."""
+    """Yield the facts of a single training: speed, parts of a step, loss, memory."""
     forecast = next(
         (prediction for prediction in predicted if prediction.name == result.name), None
     )
@@ -303,7 +303,7 @@ def _numbers(results: Sequence[TrainingResult], verdict: Verdict | None) -> doc.
 
 
 def _stacks(results: Sequence[TrainingResult]) -> Iterator[doc.Table]:
-    """What a sample takes, by the parts of its step, on the slowest experiment's scale."""
+    """Return bars of the time of a sample by part of the step, on one scale."""
     timed = [
         (1.0 / result.throughput.samples_per_s, result.timing.step_time_s, result)
         for result in results
@@ -339,7 +339,7 @@ def _stacks(results: Sequence[TrainingResult]) -> Iterator[doc.Table]:
 
 
 def _bars(results: Sequence[TrainingResult]) -> Iterator[doc.Table]:
-    """What ours should reach, each with what it is measured against."""
+    """Yield the expected ratio of our trainer to each engine it is measured against."""
     if chart := bars(results):
         yield table(
             chart,
@@ -371,7 +371,7 @@ def _worth(results: Sequence[TrainingResult]) -> Iterator[doc.Table]:
 
 
 def _step_times(results: Sequence[TrainingResult]) -> doc.Table:
-    """Where a step's time goes, in numbers."""
+    """Yield the time of a step by part, in numbers."""
 
     def percent(
         head: str, value: Callable[[TrainingResult], float | None], optional: int = 0

@@ -1,4 +1,4 @@
-"""Which charts a run gets: matmul, vector and copy by size; the roofline has a file of its own.
+"""Charts of a run: matmul, vector and copy by size; the roofline has a file of its own.
 
 Own measurements are drawn in colour; what others published on other machines
 lies behind them in grey.  One device is shown where a chart would drown in
@@ -36,7 +36,7 @@ _LOG_SPAN = 20.0
 _KNOWN = ("RTX 4090", "RTX 3090 Ti", "A100", "V100", "H100", "RTX 5090", "MI300X", "B200")
 """Machines that many readers know, in the order in which they are worth a line."""
 _LONG_NAME, _LONGEST = re.compile(r" \(.*\)$"), 20
-"""What a label leaves out of a longer name; the marks have it whole."""
+"""Part of a long name that a label leaves out; the marks have it whole."""
 _NEAR = 4.0
 """A machine this many times faster would flatten the curves: it is left out."""
 
@@ -153,7 +153,7 @@ def _collective_figures(usable: Sequence[Row]) -> Iterator[Figure]:
 
 
 def _has_curve(lines: Iterable[Series]) -> bool:
-    """Whether any line has two points: one size is a number, not a curve."""
+    """Return whether any line has two points: one size is a number, not a curve."""
     return any(len(line.points) > 1 for line in lines)
 
 

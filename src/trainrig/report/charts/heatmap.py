@@ -165,7 +165,7 @@ def _grid(
 
 
 def _published(view: RunView, first: Row) -> dict[tuple[str, str], list[Record]]:
-    """Of each device of BESIDE the published grid of the same layer with the most cells."""
+    """Return for each device of BESIDE the published grid of the layer with the most cells."""
     own_ids = {record.id for record in view.records}
     by_device: dict[str, dict[str, list[Record]]] = {device: {} for device in BESIDE}
     for record in view.baselines:

@@ -28,14 +28,14 @@ class DrawnGpu:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LinkDiagram:
-    """What is drawn; `draw` decides where."""
+    """Content of a diagram of links; `draw` places it."""
 
     title: str
     nodes: tuple[DrawnGpu, ...]
     paths: tuple[tuple[int, int, str], ...]
     """(a, b, path) of each pair with a < b."""
     rates: tuple[tuple[str, str], ...] = ()
-    """What an NVLink path gives each way: ``("NV4", "56 GB/s")``."""
+    """Rate of each NVLink path, each way: ``("NV4", "56 GB/s")``."""
 
 
 def grouped_by(
@@ -66,7 +66,7 @@ def sockets(diagram: LinkDiagram) -> list[list[list[int]]]:
 
 
 def is_nvlink(path: str) -> bool:
-    """Whether a path is NVLinks: ``NV4``."""
+    """Return whether a path is made of NVLinks: ``NV4``."""
     return path.startswith("NV") and path[2:].isdigit()
 
 

@@ -45,7 +45,7 @@ def _once(rows: Sequence[Row]) -> list[Row]:
 
 
 def _plain(name: str) -> str:
-    """What an experiment's name and its file's share: ``zero 3`` of ``steps-02-zero-3``."""
+    """Return the part that an experiment's name and its file share: ``zero 3``."""
     text = re.sub(r"^\d+-", "", name.removeprefix("steps-")).lower()
     return re.sub(r"[^a-z0-9]+", " ", text).strip()
 

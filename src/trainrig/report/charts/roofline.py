@@ -71,7 +71,7 @@ def roofline(view: RunView, everything: Sequence[Row]) -> Figure | None:
         lines.append(_marks(dtype_products, f"c{number % COLOURS}", number))
 
     def ridge(slope: float) -> float:
-        """Where the highest arithmetic roof begins."""
+        """Return the arithmetic intensity at which the highest roof begins."""
         return min(max(roof / slope, span[0] * 2.0), span[1]) if roof else span[1]
 
     for name, slope in slopes.items():
@@ -106,7 +106,7 @@ def _placed(rows: Iterable[Row]) -> Iterator[Placed]:
 
 
 def _best_streams(placed: Iterable[Placed]) -> list[Placed]:
-    """Of each operation the best cold and the best hot point: small ones only show launches."""
+    """Return the best cold and the best hot point of each operation."""
     streams = (pair for pair in placed if pair[0].role is Role.STREAM)
     kinds = grouped(streams, lambda p: tuple(p[0].case.get(f) for f in ("op", "dtype", "cache")))
     best = [best_row(row for row, _ in pairs) for pairs in kinds.values()]

@@ -74,14 +74,14 @@ class Axis:
     log: bool = False
     scale: float = 1.0
     ticks: tuple[float, ...] = ()
-    """Where the ticks go; chosen from the range if empty."""
+    """Positions of the ticks; chosen from the range if empty."""
     word: Callable[[float], str] | None = None
-    """How a tick reads."""
+    """Function that writes a tick's label."""
     from_zero: bool = True
     """A linear axis begins at zero, or near its lowest value."""
 
     def tick(self, value: float) -> str:
-        """How the value reads: ``10⁻⁵``, ``0.05``, ``2.5``, ``1,000``."""
+        """Return a tick's label: ``10⁻⁵``, ``0.05``, ``2.5``, ``1,000``."""
         if self.word is not None:
             return self.word(value)
         value /= self.scale
@@ -91,11 +91,11 @@ class Axis:
         return f"{value:,.4g}" if abs(value) < 1e4 else f"{value:,.0f}"
 
     def can_show(self, value: float) -> bool:
-        """Whether it has a place for the value."""
+        """Return whether the axis has a place for the value."""
         return math.isfinite(value) and (value > 0.0 or not self.log)
 
     def named(self) -> str:
-        """What stands beside it."""
+        """Return the label beside the axis."""
         return translate("{title} (log scale)").format(title=self.title) if self.log else self.title
 
 
@@ -117,7 +117,7 @@ class Note:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Chart:
-    """What is drawn; the same chart is drawn in several sizes."""
+    """Content of a chart, which is drawn in several sizes."""
 
     title: str
     x: Axis

@@ -35,7 +35,7 @@ _LONG_HEAD = 24
 _STRIP, _STACK, _WHISKER = 14, 40, 21
 """Characters of a drawing."""
 LETTERS = "dfbco."
-"""What the parts of a stacked bar are drawn with, in their order."""
+"""Letters that the parts of a stacked bar are drawn with, in their order."""
 _PLAIN = str.maketrans(
     {"█": "#", "×": "x", "→": ">", "│": "|", "●": "o", "─": "-", "├": "[", "┤": "]", "…": "."}
     | {"−": "-", "≥": ">=", "±": "+", "µ": "u", "³": "^3", "°": " ", "–": "-"}
