@@ -175,7 +175,7 @@ class Record:
     version: _AtLeastOne = 1
     """Version of the benchmark: different versions are never compared."""
     case: Case
-    """Settings of the benchmark: flat, sorted by name where order matters; tuned values are not in it."""
+    """Settings of the benchmark: flat, sorted by name where order matters; without tuned values."""
     metric: str
     """``time``, ``flop_rate``, ``byte_rate``."""
     unit: str
@@ -185,13 +185,13 @@ class Record:
     samples: tuple[Finite, ...] | None = None
     """Raw samples in `unit`, in the order they were taken."""
     derived: Annotated[Derivation | None, Field(alias="from")] = None
-    """Records that `value` was computed from, where it has no samples of its own; ``from`` in JSON."""
+    """Records that `value` was computed from, where it has no samples; ``from`` in JSON."""
     interval: tuple[Finite, Finite] | None = None
     """Low and high end of the interval of `value`, in `unit`."""
     confidence: Annotated[float, Field(ge=0.0, le=1.0)] | None = None
     """Confidence of the interval, 0 to 1; None for a band that has no stated confidence."""
     reached: Finite | None = None
-    """Value that two workers reached, each at the slow end of its interval: whatever slowed them, the
+    """Value that two workers reached, each at the slow end of its interval: despite noise, the
     device does at least that.  None where fewer measured it."""
     rounds: _AtLeastOne | None = None
     """Rounds of fresh workers that the value is from; None in a run of before."""
@@ -254,7 +254,7 @@ class Record:
 
     @property
     def band(self) -> tuple[float, float] | None:
-        """Return the band of a prediction that a point is judged by: an interval without confidence."""
+        """Return the interval that a point is judged by: one without a stated confidence."""
         return self.interval if self.confidence is None else None
 
     def is_below(self, band: tuple[float, float] | None) -> bool:

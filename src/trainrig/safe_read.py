@@ -96,7 +96,7 @@ def parse_toml(data: bytes | str, most: int = MOST_SETTINGS) -> dict[str, Any]:
 
 
 def _is_deep(line: bytes) -> bool:
-    """Return whether a word of a line has more dots than a key may have, spaces around them or not."""
+    """Return whether a word of a line has more dots than a key may have, with or without spaces."""
     joined = line.translate(_SEPARATORS).replace(b" .", b".").replace(b". ", b".")
     return any(word.count(b".") > _MOST_DOTS for word in joined.split())
 
