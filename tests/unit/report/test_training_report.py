@@ -204,6 +204,7 @@ def test_published_figures_stand_beside_the_classic_rows() -> None:
         "BERT, Hugging Face, tf32": {8008},
         "GPT-2, one device": {17403, 25234},
         "GPT-2, data parallel": {15710, 9379},
+        "GPT-2, Megatron, data parallel": {15710, 9379},
         "GPT-2, without P2P": {10947, 9382},
         "GPT-2, accumulation": {18105, 18796},
         "GPT-2, accumulation without P2P": {16127, 18786},

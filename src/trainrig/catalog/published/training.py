@@ -114,7 +114,7 @@ def _case(row: Row) -> Case | None:
     """Return an experiment's case; None for what no experiment is, and for grade C."""
     if row["grade"] == "C":  # as runs that a slow host may explain: nothing to stand beside
         return None
-    split = any(row[name] not in ("", "1") for name in ("tp", "pp", "cp", "ep"))
+    split = any(row[name] not in ("", "1") for name in ("pp", "cp", "ep"))
     sharded = split or row["zero_stage"] not in ("", "0")
     precision = row["precision"]
     sizes = [row[name] for name in ("micro_batch", "seq", "dp")]
@@ -129,9 +129,10 @@ def _case(row: Row) -> Case | None:
         "seq_len": int(row["seq"]),
         "grad_accum": int(row["grad_accum"] or 1),
         "recompute": row["recompute"] or "none",
-        "nproc": int(row["dp"]),
+        "nproc": int(row["dp"]) * int(row["tp"] or 1),
         "zero": 0,
         "p2p": row["p2p"] != "off",
+        **({} if row["tp"] in ("", "1") else {"tp": int(row["tp"])}),
     }
 
 
@@ -147,10 +148,13 @@ def baselines_of_case(case: Case, known: Sequence[Record]) -> list[Record]:
         record
         for record in known
         if all(case.get(name) == value for name, value in record.case.items())
+        if all(case.get(name, 1) == record.case.get(name, 1) for name in _SPLITS)
         if prefix is not None and str(record.conditions["framework"]).startswith(prefix)
         if case.get("parallel") != "dataparallel"
     ]
 
 
-_PREFIXES = {"native": "", "huggingface": "HF "}
+_SPLITS = ("tp", "pp", "cp", "ep")
+"""Layout sizes that a case leaves out where they are 1."""
+_PREFIXES = {"native": "", "huggingface": "HF ", "megatron": "Megatron"}
 """Beginnings of software names that count as a framework's experiment."""
