@@ -333,7 +333,7 @@ class FilePart:
 
     @property
     def name(self) -> str:
-        """Of the file."""
+        """Name of the file that the part is of."""
         return self.file.name
 
     @property
@@ -344,7 +344,7 @@ class FilePart:
 
     @cached_property
     def lines(self) -> tuple[tuple[int, str], ...]:
-        """Number and text of each line that is not blank."""
+        """Number and text of each line of the part that is not blank."""
         return tuple((line.number, line.text) for line in self.all if line.text.strip())
 
     @cached_property
@@ -377,7 +377,7 @@ class FilePart:
 
     @cached_property
     def json(self) -> Any:
-        """The JSON value in it.  Raises DataError with the line where it is none."""
+        """JSON value of the part; raises DataError with the line where it is none."""
         text, start = self.text, self.json_start
         try:
             value, _ = json.JSONDecoder().raw_decode(text, start)

@@ -56,7 +56,7 @@ _TOP = 3
 
 
 class _Lines:
-    """A file that counts the lines which were read from it."""
+    """Binary file that counts the lines which were read from it."""
 
     def __init__(self, file: IO[bytes]) -> None:
         self._file = file

@@ -435,7 +435,7 @@ class _Reader:
             log.timers.setdefault(part.removeprefix("micro_"), times)
 
     def finish(self) -> None:
-        """Close what is open.  A last line that is broken off is said, and not read."""
+        """Close the open step; a last line that is broken off is noted and not read."""
         if self.torn is not None:
             self.notes.append(f"{self.torn.message.partition(': ')[2]}; it was not read")
             if not self.trainings:

@@ -194,7 +194,7 @@ class GpuWatch:
         self._rest = b""
 
     def close(self) -> None:
-        """End the child."""
+        """End the child process that asks the driver."""
         self._child.end()
 
     def latest(self) -> tuple[Gpu, ...]:

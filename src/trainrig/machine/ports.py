@@ -31,7 +31,7 @@ _MOST_PROCESSES = 20_000
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Process:
-    """A process by its number, words and home."""
+    """A process: its number, command line and home folder."""
 
     pid: str
     words: tuple[str, ...]

@@ -438,7 +438,7 @@ class Software:
 
 @fact
 class Snapshot:
-    """This machine at one moment."""
+    """A machine at one moment: hardware, software, and what a doctor needs."""
 
     schema: int = SNAPSHOT_SCHEMA
     taken: str
