@@ -154,7 +154,7 @@ def main() -> int:
     share = faults.total() / arguments.sentences
     counts = ", ".join(f"{number} {fault}" for fault, number in faults.most_common())
     print(f"{faults.total()} of {arguments.sentences} mistranslated: {share:.2%} ({counts})")
-    return share > LIMIT
+    return 1 if share > LIMIT else 0
 
 
 if __name__ == "__main__":

@@ -53,7 +53,7 @@ def test_a_translation_has_the_places_of_its_text() -> None:
     [("zh", "zh-CN"), ("zh_CN.UTF-8", "zh-CN"), ("ZH-cn", "zh-CN"), ("en", "en"), ("en-US", "en")],
 )
 def test_a_language_may_be_spelled_in_several_ways(word: str, tag: str) -> None:
-    assert language.named(word) == tag
+    assert language.parse_language(word) == tag
 
 
 @pytest.mark.parametrize(
@@ -100,13 +100,13 @@ def test_an_unknown_language_is_refused_in_one_line(trainrig) -> None:
     ],
 )
 def test_the_environment_is_read_as_gettext_reads_it(variables: dict[str, str], tag: str) -> None:
-    assert language.of_environment(variables, "utf-8") == tag
+    assert language.environment_language(variables, "utf-8") == tag
 
 
 def test_a_terminal_without_the_letters_is_spoken_to_in_english() -> None:
     chinese = {"LANG": "zh_CN.UTF-8"}
-    assert language.of_environment(chinese, "ascii") == "en"
-    assert language.of_environment(chinese, "gbk") == "zh-CN"
+    assert language.environment_language(chinese, "ascii") == "en"
+    assert language.environment_language(chinese, "gbk") == "zh-CN"
 
 
 # ---- forms

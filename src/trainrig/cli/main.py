@@ -34,8 +34,8 @@ from trainrig.errors import (
 from trainrig.language import (
     ENGLISH,
     activate,
-    named,
-    of_environment,
+    environment_language,
+    parse_language,
     translate,
     translate_message,
 )
@@ -189,7 +189,10 @@ def _speak(_: click.Context, __: click.Parameter, requested: str | None) -> None
     """Choose the language before anything else is read, so that errors and help are in it."""
     activate(ENGLISH)
     stdout = getattr(sys.stdout, "encoding", None)
-    activate(named(requested) if requested is not None else of_environment(os.environ, stdout))
+    if requested is not None:
+        activate(parse_language(requested))
+    else:
+        activate(environment_language(os.environ, stdout))
     from trainrig.cli.help_page import page_class
 
     click.Context.formatter_class = page_class()

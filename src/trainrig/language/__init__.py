@@ -28,49 +28,49 @@ _VARIABLES = ("LC_ALL", "LC_MESSAGES", "LANG")
 
 _tag = ENGLISH
 _catalogue: Catalogue | None = None
-_of_messages: Catalogue | None = None
+_message_catalogue: Catalogue | None = None
 
 
 def tag() -> str:
-    """The language that text is shown in, as pages name it: ``en``, ``zh-CN``."""
+    """Return the language that text is shown in, as pages name it: ``en``, ``zh-CN``."""
     return _tag
 
 
 def activate(language: str) -> None:
     """Show text in one of LANGUAGES from now on."""
-    global _tag, _catalogue, _of_messages
+    global _tag, _catalogue, _message_catalogue
     if language == _tag:
         return
-    _tag, _catalogue, _of_messages = language, None, None
+    _tag, _catalogue, _message_catalogue = language, None, None
     if language != ENGLISH:
         from trainrig.language.catalogue import Catalogue
 
-        _catalogue = Catalogue.of(language)
+        _catalogue = Catalogue.load(language)
 
 
 def translate(text: str) -> str:
-    """The text in the language that is shown; as it is where that is English or has no entry."""
+    """Translate a text into the language that is shown, if that has an entry for it."""
     return text if _catalogue is None or not text else _catalogue.translate(text)
 
 
 def translate_message(text: str) -> str:
-    """An error or a hint in the language that is shown; the names that it speaks of stay.
+    """Translate an error or a hint, but none of the names that it speaks of.
 
     A key of a file, a column or a verb is what the reader has to type: ``chip`` is no word of the
     message, though pages have it as one.
     """
-    global _of_messages
+    global _message_catalogue
     if _catalogue is None or not text:
         return text
-    if _of_messages is None:
+    if _message_catalogue is None:
         from trainrig.language.catalogue import Catalogue
 
-        _of_messages = Catalogue.of(_tag, keeps_names=True)
-    return _of_messages.translate_message(text)
+        _message_catalogue = Catalogue.load(_tag, keeps_input_keys=True)
+    return _message_catalogue.translate_message(text)
 
 
-def named(word: str) -> str:
-    """The language that somebody asks for: ``zh-CN``, ``zh``, ``zh_CN.UTF-8``, ``en-US``.
+def parse_language(word: str) -> str:
+    """Return the language that a user names: ``zh-CN``, ``zh``, ``zh_CN.UTF-8``, ``en-US``.
 
     Raises UsageError for one that there is no catalogue of.
     """
@@ -79,8 +79,8 @@ def named(word: str) -> str:
     return known
 
 
-def of_environment(variables: Mapping[str, str], encoding: str | None) -> str:
-    """The language that LANGUAGE, LC_ALL, LC_MESSAGES and LANG ask for, as gettext reads them.
+def environment_language(variables: Mapping[str, str], encoding: str | None) -> str:
+    """Return the language that LANGUAGE, LC_ALL, LC_MESSAGES and LANG name, as for gettext.
 
     English where they name none of ours, in the C locale, or where the terminal's ``encoding``
     (None for the usual one) has no letters for it.

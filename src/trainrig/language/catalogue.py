@@ -1,9 +1,9 @@
 """A gettext catalogue asked for finished sentences: ``3 of 5 ran`` is ``{n} of {total} ran``.
 
 An entry with places is a form.  A text can often be read in several ways: as one form or another,
-or as parts between commas.  The reading is taken that leaves the fewest letters without an entry,
+or as parts between commas.  The parse is taken that leaves the fewest letters without an entry,
 and of those the one with the fewest parts; what stands in the places of a form is read in turn.
-Quoted text stays as it is, and no reading breaks it.
+Quoted text stays as it is, and no parse breaks it.
 """
 
 from __future__ import annotations
@@ -76,8 +76,8 @@ Split = tuple[tuple[str, ...], tuple[str, ...]]
 
 
 @dataclass(frozen=True, slots=True)
-class Reading:
-    """A text read by entries of the catalogue."""
+class Parse:
+    """A way to read a text as entries of the catalogue."""
 
     translation: str
     cost: float
@@ -105,15 +105,15 @@ class Catalogue:
                 rarest = min(form_words, key=lambda word: (frequency[word], word))
                 self._forms[rarest].append(form)
         self.translate = lru_cache(20_000)(self._translate)
-        self._read = lru_cache(100_000)(self._best_reading)
+        self._parse = lru_cache(100_000)(self._best_parse)
 
     @staticmethod
-    def of(language: str, *, keeps_names: bool = False) -> Catalogue:
+    def load(language: str, *, keeps_input_keys: bool = False) -> Catalogue:
         """The catalogue of a language; raises FileNotFoundError where the installation lacks it.
 
-        ``keeps_names``: for messages, in which the names of INPUT_KEYS are what is to be typed.
+        ``keeps_input_keys``: for messages, in which the names of INPUT_KEYS are to be typed.
         """
-        names = INPUT_KEYS.read_text(encoding="utf-8").split() if keeps_names else ()
+        names = INPUT_KEYS.read_text(encoding="utf-8").split() if keeps_input_keys else ()
         return Catalogue(Catalogue.entries_of(language), names)
 
     @staticmethod
@@ -145,36 +145,36 @@ class Catalogue:
             is_ours = match[2] in self._quoted
             return match[0] if is_ours else match[1] + _marked(match[2], quoted) + match[1]
 
-        reading = self._read(_QUOTED.sub(mark, text), 0)
-        if quoted and reading.kind in (_DIVIDED, _AS_IS):  # the quotes may be those of a form
-            unmarked = self._read(text, 0)
-            reading = unmarked if unmarked.kind == _FORM else reading
-        return _unmarked(reading.translation, quoted)
+        parse = self._parse(_QUOTED.sub(mark, text), 0)
+        if quoted and parse.kind in (_DIVIDED, _AS_IS):  # the quotes may be those of a form
+            unmarked = self._parse(text, 0)
+            parse = unmarked if unmarked.kind == _FORM else parse
+        return _unmarked(parse.translation, quoted)
 
-    def _best_reading(self, text: str, depth: int) -> Reading:
-        """Return the reading of the text that costs the least."""
-        as_is = Reading(text, _letters(text), _AS_IS)
+    def _best_parse(self, text: str, depth: int) -> Parse:
+        """Return the parse of the text that costs the least."""
+        as_is = Parse(text, _letters(text), _AS_IS)
         if text in self._names:
-            return Reading(text, 0, _ENTRY)
+            return Parse(text, 0, _ENTRY)
         if depth > _DEEPEST or _WORD.search(text) is None:
             return as_is
         inner = text.strip()
         if inner != text:
             start = text.index(inner)
-            reading = self._read(inner, depth)
+            parse = self._parse(inner, depth)
             around = text[:start], text[start + len(inner) :]
-            return Reading(reading.translation.join(around), reading.cost, reading.kind)
+            return Parse(parse.translation.join(around), parse.cost, parse.kind)
         spellings = [text]
         if not any(letter.isdigit() for letter in text.partition(" ")[0]):
             spellings += [text[:1].lower() + text[1:], text[:1].upper() + text[1:]]
         for spelling in dict.fromkeys(spellings):
             if (entry := self._entry(spelling)) is not None:
-                return Reading(text if entry == spelling else entry, 0.5, _ENTRY)
-        readings = itertools.chain(
-            *(self._as_forms(spelling, depth) for spelling in dict.fromkeys(spellings)),
-            self._divided(text, depth),
+                return Parse(text if entry == spelling else entry, 0.5, _ENTRY)
+        parses = itertools.chain(
+            *(self._form_parses(spelling, depth) for spelling in dict.fromkeys(spellings)),
+            self._divided_parses(text, depth),
         )
-        return min(readings, key=lambda reading: reading.cost, default=as_is)
+        return min(parses, key=lambda parse: parse.cost, default=as_is)
 
     def _entry(self, text: str) -> str | None:
         """Return the translation of a text that is an entry, but for its end."""
@@ -186,18 +186,18 @@ class Catalogue:
             return head + _MARKS[text[-1]]
         return None
 
-    def _as_forms(self, text: str, depth: int) -> Iterator[Reading]:
-        """Yield the readings of a text as a form with values in its places."""
+    def _form_parses(self, text: str, depth: int) -> Iterator[Parse]:
+        """Yield the parses of a text as a form with values in its places."""
         for word in dict.fromkeys(_words(text)):
             for pieces, names in self._forms.get(word, ()):
                 for values in itertools.islice(_values(text, pieces), _MOST_SPLITS):
-                    if (reading := self._filled_form(pieces, names, values, depth)) is not None:
-                        yield reading
+                    if (parse := self._parse_of_form(pieces, names, values, depth)) is not None:
+                        yield parse
 
-    def _filled_form(
+    def _parse_of_form(
         self, pieces: Sequence[str], names: Sequence[str], values: Sequence[str], depth: int
-    ) -> Reading | None:
-        """Return the reading of a form with these values; None where a place cannot hold its."""
+    ) -> Parse | None:
+        """Return the parse of a form with these values; None where a place cannot hold its."""
         literal = sum(map(_letters, pieces))
         cost, translations = 2.0 - _LITERAL * sum(map(len, pieces)), {}
         is_short = literal < _SHORT_FOR_A_PLACE * len(names)
@@ -206,83 +206,83 @@ class Catalogue:
                 translations[name] = value
                 cost += 0 if literal >= _LONG else _letters(value)
                 continue
-            reading = self._read(value, depth + 1)
-            if not _may_hold(name, value, reading, is_short=is_short):
+            parse = self._parse(value, depth + 1)
+            if not _may_hold(name, value, parse, is_short=is_short):
                 return None
-            translations[name] = reading.translation
-            cost += reading.cost + _strangeness(value, reading, literal)
+            translations[name] = parse.translation
+            cost += parse.cost + _value_cost(value, parse, literal)
         for piece, before, value in zip(pieces[1:], values, values[1:], strict=False):
             if piece == " " and " " in before and value.isalpha():
                 cost += _LAST_WORD
         msgid = pieces[0] + "".join(
             f"{{{name}}}{piece}" for name, piece in zip(names, pieces[1:], strict=True)
         )
-        return Reading(_filled(self._whole[msgid], translations), cost, _FORM, literal)
+        return Parse(_filled(self._whole[msgid], translations), cost, _FORM, literal)
 
-    def _divided(self, text: str, depth: int) -> Iterator[Reading]:
-        """Yield the readings of a text in parts: between marks, terms of a sum, in brackets."""
+    def _divided_parses(self, text: str, depth: int) -> Iterator[Parse]:
+        """Yield the parses of a text in parts: between marks, terms of a sum, in brackets."""
         if (choice := _ONE_OF.fullmatch(text)) is not None and _CHOICE in self._whole:
             translation = _filled(self._whole[_CHOICE], {"names": choice[1]})
-            yield Reading(translation, _letters(choice[1]), _ENTRY)
+            yield Parse(translation, _letters(choice[1]), _ENTRY)
         yield from _choices(text)
         for mark, joined in _ENDS.items():
             parts = list(_parts(text, mark))
             if len(parts) > 1:
-                yield self._joined(self._rejoined(parts, mark, depth), mark, joined)
+                yield self._join_parses(self._parse_parts(parts, mark, depth), mark, joined)
         for sign in _SIGNS:
             if sign in text and any(map(str.isdigit, text)):
-                readings = [self._read(part, depth + 1) for part in text.split(sign)]
-                terms = sign.join(reading.translation for reading in readings)
-                yield Reading(terms, _sum(readings), _DIVIDED)
-        yield from self._trimmed(text, depth)
+                parses = [self._parse(part, depth + 1) for part in text.split(sign)]
+                terms = sign.join(parse.translation for parse in parses)
+                yield Parse(terms, _total_cost(parses), _DIVIDED)
+        yield from self._trimmed_parses(text, depth)
 
-    def _trimmed(self, text: str, depth: int) -> Iterator[Reading]:
-        """Yield the readings of a text without its data type, amount, bracket or full stop."""
+    def _trimmed_parses(self, text: str, depth: int) -> Iterator[Parse]:
+        """Yield the parses of a text without its data type, amount, bracket or full stop."""
         for pattern, form in _TRIMMED:
             match = pattern.fullmatch(text)
             if match is not None and all(map(_is_whole_value, match.groups())):
-                readings = [self._read(part, depth + 1) for part in match.groups()]
-                if any(reading.kind != _AS_IS for reading in readings):
-                    whole = form.format(*(reading.translation for reading in readings))
-                    yield Reading(whole, _sum(readings), _DIVIDED)
+                parses = [self._parse(part, depth + 1) for part in match.groups()]
+                if any(parse.kind != _AS_IS for parse in parses):
+                    whole = form.format(*(parse.translation for parse in parses))
+                    yield Parse(whole, _total_cost(parses), _DIVIDED)
 
-    def _rejoined(self, parts: list[str], mark: str, depth: int) -> list[Reading]:
-        """Return readings of the parts, those in one that cost less when they are read as one."""
+    def _parse_parts(self, parts: list[str], mark: str, depth: int) -> list[Parse]:
+        """Return parses of the parts, those in one that cost less when they are read as one."""
         if len(parts) > _MOST_REJOINED:
-            return [self._read(part, depth + 1) for part in parts]
-        best: list[tuple[float, list[Reading]]] = [(0.0, [])]
+            return [self._parse(part, depth + 1) for part in parts]
+        best: list[tuple[float, list[Parse]]] = [(0.0, [])]
         for end in range(1, len(parts) + 1):
             ways = []
             for begin in range(end):
                 if end - begin < len(parts):
-                    reading = self._read(mark.join(parts[begin:end]), depth + 1)
-                    if end - begin == 1 or reading.kind in (_ENTRY, _FORM):
-                        cost, readings = best[begin]
-                        ways.append((cost + reading.cost + 1, [*readings, reading]))
+                    parse = self._parse(mark.join(parts[begin:end]), depth + 1)
+                    if end - begin == 1 or parse.kind in (_ENTRY, _FORM):
+                        cost, parses = best[begin]
+                        ways.append((cost + parse.cost + 1, [*parses, parse]))
             best.append(min(ways, key=lambda way: way[0]))
         return best[-1][1]
 
-    def _joined(self, readings: Sequence[Reading], mark: str, joined: str) -> Reading:
+    def _join_parses(self, parses: Sequence[Parse], mark: str, joined: str) -> Parse:
         """Join parts with the mark between them that Chinese has, but names with ``, ``."""
-        text = readings[0].translation
-        for last, reading in itertools.pairwise(readings):
-            part = reading.translation
+        text = parses[0].translation
+        for last, parse in itertools.pairwise(parses):
+            part = parse.translation
             is_plain = mark == ", " and not (ends_wide(last.translation) or is_wide(part[:1]))
             text += (mark if is_plain else joined) + part
-        if all(reading.kind == _AS_IS for reading in readings):
-            text = mark.join(reading.translation for reading in readings)
-            return Reading(text, _sum(readings), _AS_IS)
-        return Reading(text, _sum(readings), _DIVIDED)
+        if all(parse.kind == _AS_IS for parse in parses):
+            text = mark.join(parse.translation for parse in parses)
+            return Parse(text, _total_cost(parses), _AS_IS)
+        return Parse(text, _total_cost(parses), _DIVIDED)
 
 
-def _choices(text: str) -> Iterator[Reading]:
+def _choices(text: str) -> Iterator[Parse]:
     """Yield a list of names with the word before its last one translated."""
     if (listed := _LIST.fullmatch(text)) is not None:
         joined = {"or": "或", "and": "和"}[listed[1]]
         names = f" {joined} ".join(text.rsplit(f" {listed[1]} ", 1))
-        yield Reading(names, _letters(text) - 1, _DIVIDED)
+        yield Parse(names, _letters(text) - 1, _DIVIDED)
     elif " or " in text and not any(map(_PROSE.search, text.split(" or "))):
-        yield Reading(text.replace(" or ", " 或 "), _letters(text) - 2, _DIVIDED)
+        yield Parse(text.replace(" or ", " 或 "), _letters(text) - 2, _DIVIDED)
 
 
 _LITERAL = 0.001
@@ -304,9 +304,9 @@ _UNKNOWN_VALUE = 4
 """Cost of a value of several words of which none has an entry."""
 
 
-def _sum(readings: Sequence[Reading]) -> float:
+def _total_cost(parses: Sequence[Parse]) -> float:
     """Return the cost of a text that is divided into parts."""
-    return sum(reading.cost for reading in readings) + 1 + len(readings)
+    return sum(parse.cost for parse in parses) + 1 + len(parses)
 
 
 def _letters(text: str) -> int:
@@ -361,25 +361,25 @@ def _filled(form: str, values: Mapping[str, str]) -> str:
     return _GAP.sub("", text)
 
 
-def _may_hold(name: str, value: str, reading: Reading, *, is_short: bool) -> bool:
+def _may_hold(name: str, value: str, parse: Parse, *, is_short: bool) -> bool:
     """Return whether a place of a form may hold a value, as it is read."""
     if not _is_whole_value(value):
         return False
     if name.startswith(_COUNT) and not _AMOUNT_ALONE.fullmatch(value):
         return False
-    is_known = reading.kind in (_ENTRY, _FORM) or reading.cost < _KNOWN
+    is_known = parse.kind in (_ENTRY, _FORM) or parse.cost < _KNOWN
     return not is_short or is_known or _is_plain(value)
 
 
-def _strangeness(value: str, reading: Reading, literal: int) -> int:
+def _value_cost(value: str, parse: Parse, literal: int) -> int:
     """Return the cost of a value that a form of so many letters would hardly have."""
     cost = _DIVIDED_VALUE if value.startswith("%") else 0
-    if reading.kind == _FORM and reading.literal > literal and not _NUMBER.fullmatch(value):
+    if parse.kind == _FORM and parse.literal > literal and not _NUMBER.fullmatch(value):
         cost += _LONGER_INSIDE
-    if reading.kind == _AS_IS and len(_PROSE.findall(value)) > 1:
+    if parse.kind == _AS_IS and len(_PROSE.findall(value)) > 1:
         cost += _UNKNOWN_VALUE
-    marks = (*_ENDS, *_SIGNS) if reading.kind == _DIVIDED else _SENTENCE_ENDS
-    if reading.kind in (_DIVIDED, _AS_IS) and any(mark in value for mark in marks):
+    marks = (*_ENDS, *_SIGNS) if parse.kind == _DIVIDED else _SENTENCE_ENDS
+    if parse.kind in (_DIVIDED, _AS_IS) and any(mark in value for mark in marks):
         cost += _DIVIDED_VALUE
     return cost
 

@@ -475,7 +475,7 @@ def test_what_is_asked_for_is_asked_once_and_can_be_pasted() -> None:
     assert shown.count("position = …, lanes = 16") == 1 and "slots, lanes" in shown
     assert f"{name} (?)" not in shown  # its slots are known, but for their positions
     found = re.search(r"add (slots = .*) to \[\[board\]\]", asked["slots"])
-    assert found is not None and found[1] in Catalogue.of("zh-CN").translate(asked["slots"])
+    assert found is not None and found[1] in Catalogue.load("zh-CN").translate(asked["slots"])
     places = iter("258")
     pasted = tomllib.loads(re.sub("…", lambda _: next(places), found[1]))
     again = checked(changed(ONE, board=part(name, **pasted)))
