@@ -159,22 +159,13 @@ def test_it_has_a_label_and_a_level_on_the_page() -> None:
 
 
 @pytest.mark.usefixtures("spin")
-def test_bench_measures_it_and_lists_it(tmp_path: Path) -> None:
+def test_bench_lists_it() -> None:
+    """`test_plugin` measures one by its own half."""
     run = CliRunner().invoke
     shown = " ".join(run(bench_verb.command, ["--help"]).output.split())
     assert "additions of Python's own" in shown
     assert "spin: turns of the wheel" in shown
     assert MAX_SHARE_OF_FREE == 1 / 40 and "a fortieth of what is free" in shown
-    words = ["spin", "--size", "2000", "--budget", "20s", "--json", "--out", str(tmp_path / "runs")]
-    done = run(bench_verb.command, words, standalone_mode=False)
-    assert done.exception is None, done.exception
-    *_, found = json.loads(done.stdout.splitlines()[-1])["points"]
-    assert (found["benchmark"], found["case"], found["metric"]) == (
-        "spin",
-        {"turns": 2000},
-        "turn_rate",
-    )
-    assert found["value"] > 0.0
     refused = run(bench_verb.command, ["spin", "--dtype", "fp32"])
     assert "spin has no --dtype" in str(refused.exception)
     unknown = run(bench_verb.command, ["nope"]).exception

@@ -89,8 +89,13 @@ def test_an_engine_that_is_missing_or_old_is_named_with_what_to_do(
 
 
 def test_of_several_what_lacks_its_engine_is_a_record(
-    elsewhere: Callable[..., Path], trainrig: TrainRig, prepared_text: Path, tmp_path: Path
+    elsewhere: Callable[..., Path],
+    trainrig: TrainRig,
+    prepared_text: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
+    monkeypatch.setattr("trainrig.runner.train.measure_ceiling", lambda *_: None)
     file = tmp_path / "two.toml"
     common = f'model = "{MODEL}"\ndata = "{prepared_text}"\ndevice = "cpu"\nprecision = "fp32"\n'
     common += "seq_len = 16\nbatch_size = 2\nsteps = 4\nthreads = 1\n"

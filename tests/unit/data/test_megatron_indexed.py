@@ -75,6 +75,7 @@ print(json.dumps([[data[i].tolist() for i in range(len(data))], data.document_in
 """
 
 
+@pytest.mark.acceptance
 def test_megatron_core_reads_it(prefix: Path) -> None:
     if importlib.util.find_spec("megatron") is None:
         pytest.skip("needs megatron-core")

@@ -50,7 +50,7 @@ def offers(prices: dict[str, dict[str, float]] = PRICES) -> list[Offer]:
 def every_build(budget: float) -> list[tuple[float, float, str]]:
     """Rate, price and GPUs of each legal build within the budget, all tried one by one."""
     by_kind: dict[str, list[tuple[Offer, int]]] = {kind: [] for kind in PRICES}
-    counts = {"gpu": range(1, 9), "ram": (1, 2, 4, 6, 8, 12), "psu": (1, 2), "disk": (1, 2)}
+    counts = {"gpu": range(1, 9), "ram": (2, 4, 8), "psu": (1, 2)}  # others leave channels empty
     for offer in offers():
         by_kind[offer.kind] += [(offer, count) for count in counts.get(offer.kind, (1,))]
     rates: dict[tuple[str, int, int], float] = {}

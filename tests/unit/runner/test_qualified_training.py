@@ -26,6 +26,7 @@ from trainrig.benchmarks.matmul import matmul_case
 from trainrig.benchmarks.spec import PlannedCase, benchmark
 from trainrig.data.prepare import prepare
 from trainrig.errors import StoreError
+from trainrig.process import supervisor
 from trainrig.process.events import OTHER, PARTS
 from trainrig.process.supervisor import Ended
 from trainrig.record import WRONG_ANSWER, Case, Kind, Outcome, Record, RunView, Status
@@ -309,10 +310,14 @@ def tiny(data: Path, seconds: float = 0.1, **changes: Any) -> Task:
     )
 
 
+@pytest.mark.parametrize(
+    "launcher", [launch_here, pytest.param(supervisor.launch, marks=pytest.mark.acceptance)]
+)
 def test_a_training_step_becomes_a_level_below_the_matmul(
-    data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, launcher: Any
 ) -> None:
-    """Through real workers of the family's own program."""
+    """In this process, or through real workers of the family's own program."""
+    monkeypatch.setattr(train, "launch", launcher)
     monkeypatch.setenv("PYTHONPATH", str(ROOT / "src"))
     monkeypatch.setenv("OMP_NUM_THREADS", "1")
     records = carried_out([tiny(data)], tmp_path)

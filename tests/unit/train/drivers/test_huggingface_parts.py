@@ -138,6 +138,7 @@ print(loader.num_workers, found._loader.num_workers, [int(each["x"]) for each in
 """
 
 
+@pytest.mark.acceptance
 def test_processes_read_where_they_are_asked_for() -> None:
     """The loader was made without them: Trainer at its best read in its own process.
 

@@ -51,8 +51,6 @@ CASES: dict[str, dict[str, Any]] = {
 QUICK = {
     "gpt2, replicas × tp",
     "gpt2, zero-1, accumulated",
-    "gpt2, zero-2, accumulated",
-    "gpt2, zero-3",
     "gpt2, hybrid",
     "gpt2, tp+sp",
     "gpt2, tp+sp, recomputed but products",
