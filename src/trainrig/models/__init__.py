@@ -64,8 +64,10 @@ def build(
         raise unknown("recompute", recompute, RECOMPUTE)
     _check_attention(attention)
     if shape.is_only_predicted:
-        what = "latent attention" if shape.latent.kv_rank else "such a mixture of experts"
-        raise UsageError(f"{shape.name}: {what} is predicted, not trained yet", "mixtral-small-cpu")
+        missing_part = "latent attention" if shape.latent.kv_rank else "such a mixture of experts"
+        raise UsageError(
+            f"{shape.name}: {missing_part} is predicted, not trained yet", "mixtral-small-cpu"
+        )
     with torch.device("meta"):
         model = _FILES[shape.family].Model(shape, attention=attention)
         if unfused:

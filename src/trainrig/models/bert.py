@@ -50,10 +50,10 @@ class Block(nn.Module):
     drops: tuple[Dropout | None, ...] = (None, None)
 
     def forward(self, x: Tensor, mask: Tensor | None = None, **samples: Tensor) -> Tensor:
-        given = samples.get("samples")
-        attended = dropout.drop(self.attention(x, mask, **samples), self.drops[0], given)
+        sample_numbers = samples.get("samples")
+        attended = dropout.drop(self.attention(x, mask, **samples), self.drops[0], sample_numbers)
         x = self.norm_1(x + attended)
-        return self.norm_2(x + dropout.drop(self.ffn(x), self.drops[1], given))
+        return self.norm_2(x + dropout.drop(self.ffn(x), self.drops[1], sample_numbers))
 
 
 class Model(nn.Module):

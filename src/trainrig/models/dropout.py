@@ -59,9 +59,9 @@ def dropped(
     keys = _mix((_mix(key + place & _MASK)[:, None] + row) & _MASK).flatten()
     gone = torch.empty(batch * rows, inner, dtype=torch.bool, device=samples.device)
     column = _mix(torch.arange(inner, device=samples.device) & _MASK)
-    least, each = int(p * 2**32), max(1, _LARGEST // inner)
-    for first in range(0, len(keys), each):
-        here = slice(first, first + each)
+    least, stride = int(p * 2**32), max(1, _LARGEST // inner)
+    for first in range(0, len(keys), stride):
+        here = slice(first, first + stride)
         gone[here] = _mix((keys[here, None] + column) & _MASK) < least
     return gone.view(shape)
 

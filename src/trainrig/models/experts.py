@@ -18,6 +18,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import partial
+from typing import Any
 
 import torch
 import torch.nn.functional as F  # noqa: N812 - torch's own name for it
@@ -47,9 +48,9 @@ class Experts(nn.Module):
 
         ``rows`` are sorted by expert, of which each has one of ``counts``.
         """
+        weights: list[Any] = [self.gate, self.up, self.down]
         gate, up, down = (
-            weight.to_local() if hasattr(weight, "to_local") else weight
-            for weight in (self.gate, self.up, self.down)
+            weight.to_local() if hasattr(weight, "to_local") else weight for weight in weights
         )
         if has_grouped_products(rows):
             multiply = partial(_grouped, offsets=counts.cumsum(0).to(torch.int32))

@@ -70,9 +70,9 @@ def _std_of(shape: ModelShape, name: str) -> float:
 def _copy(weight: Tensor, whole: Tensor) -> None:
     """The rows and columns of ``whole`` that this rank holds of ``weight``."""
     for dim in range(weight.ndim):
-        held = _held(weight, dim)
-        if len(held) < whole.shape[dim]:
-            whole = whole.index_select(dim, held)
+        local_parts = _held(weight, dim)
+        if len(local_parts) < whole.shape[dim]:
+            whole = whole.index_select(dim, local_parts)
     local = weight.to_local() if hasattr(weight, "to_local") else weight.data
     local.copy_(whole)
 
@@ -98,9 +98,9 @@ def _draw(
         digest = hashlib.sha256(f"{seed}/{name}/{chunk}".encode()).digest()
         generator = torch.Generator().manual_seed(int.from_bytes(digest[:8], "little") >> 1)
         drawn = torch.empty(size).normal_(std=std, generator=generator)[rows[here] - first]
-        for dim, held in enumerate(columns, 1):
-            if len(held) < weight.shape[dim]:
-                drawn = drawn.index_select(dim, held)
+        for dim, held_columns in enumerate(columns, 1):
+            if len(held_columns) < weight.shape[dim]:
+                drawn = drawn.index_select(dim, held_columns)
         local[here.to(local.device)] = drawn.to(local)
 
     list(threads.map(draw, range(math.ceil(weight.shape[0] / per_chunk))))

@@ -38,14 +38,18 @@ class _Pair:
         whole = torch.cat([t.t() if self.transposed and t.ndim == 2 else t for t in hf])
         if not self.heads:
             return whole.contiguous()
-        rest = whole.shape[1:]
-        by_head = whole.view(3, self.heads, -1, *rest).transpose(0, 1)
+        trailing_sizes = whole.shape[1:]
+        by_head = whole.view(3, self.heads, -1, *trailing_sizes).transpose(0, 1)
         return by_head.reshape(whole.shape).contiguous()
 
     def split(self, native: Tensor) -> list[Tensor]:
         if self.heads:
-            rest = native.shape[1:]
-            native = native.view(self.heads, 3, -1, *rest).transpose(0, 1).reshape(native.shape)
+            trailing_sizes = native.shape[1:]
+            native = (
+                native.view(self.heads, 3, -1, *trailing_sizes)
+                .transpose(0, 1)
+                .reshape(native.shape)
+            )
         parts = native.chunk(len(self.hf))
         if self.transposed and native.ndim == 2:
             parts = tuple(part.t() for part in parts)
@@ -100,8 +104,8 @@ def to_hugging_face(
     hf: State = {}
     for pair in _pairs(shape, state):
         hf |= zip(pair.hf, pair.split(state[pair.native]), strict=True)
-    for copy, of in _copies(shape).items() if copies else ():
-        hf[copy] = hf[of]
+    for copy, source in _copies(shape).items() if copies else ():
+        hf[copy] = hf[source]
     return hf
 
 
@@ -212,9 +216,15 @@ def _pairs(shape: ModelShape, names: Iterable[str]) -> Iterator[_Pair]:
             continue
         module, _, leaf = name.rpartition(".")
         stack, number, part = _IN_BLOCK.fullmatch(module).groups()  # type: ignore[union-attr]
-        found = (f"{modules[stack]}.{one}" if stack else one for one in modules[part].split())
+        hf_modules = (
+            f"{modules[stack]}.{hf_module}" if stack else hf_module
+            for hf_module in modules[part].split()
+        )
         last, up = 2 if stack == "decoder_blocks" else 1, "wi_1" if shape.ffn.gated else "wi"
-        hf = tuple(f"{one}.{leaf}".format(number=number, last=last, up=up) for one in found)
+        hf = tuple(
+            f"{hf_module}.{leaf}".format(number=number, last=last, up=up)
+            for hf_module in hf_modules
+        )
         transposed = shape.family == "gpt2" and bool(stack)
         yield _Pair(
             name, hf, transposed, shape.attention.num_heads if part == "attention.qkv" else 0

@@ -104,16 +104,18 @@ def attend_in_window(q: Tensor, k: Tensor, v: Tensor, *, scale: float, window: i
     start = F.scaled_dot_product_attention(
         *(t[:, :, :window] for t in (q, k, v)), is_causal=True, **grouped
     )
-    own = q[:, :, window:].unflatten(2, (-1, window)).transpose(1, 2)  # (B, pieces, H, W, D)
+    query_pieces = (
+        q[:, :, window:].unflatten(2, (-1, window)).transpose(1, 2)
+    )  # (B, pieces, H, W, D)
     pairs = [t.unfold(2, 2 * window, window).movedim(2, 1).mT for t in (k, v)]
     place = torch.arange(window, device=q.device)[:, None]
     seen = torch.arange(2 * window, device=q.device)[None, :]
     inside = (seen > place) & (seen <= place + window)
-    rest = F.scaled_dot_product_attention(
-        *(t.flatten(0, 1) for t in (own, *pairs)), attn_mask=inside, **grouped
+    later_pieces = F.scaled_dot_product_attention(
+        *(t.flatten(0, 1) for t in (query_pieces, *pairs)), attn_mask=inside, **grouped
     )
-    rest = rest.unflatten(0, own.shape[:2]).transpose(1, 2).flatten(2, 3)
-    return torch.cat((start, rest), dim=2)[:, :, :num_tokens]
+    later_pieces = later_pieces.unflatten(0, query_pieces.shape[:2]).transpose(1, 2).flatten(2, 3)
+    return torch.cat((start, later_pieces), dim=2)[:, :, :num_tokens]
 
 
 def plain_attend(
@@ -241,10 +243,10 @@ class PreNormBlock(nn.Module):
 
     def forward(self, x: Tensor, *arguments: Tensor | None, **samples: Tensor) -> Tensor:
         """``arguments``: what the attention takes besides ``x``; ``samples`` as `loss` has it."""
-        given = samples.get("samples")
+        sample_numbers = samples.get("samples")
         attended = self.attention(self.norm_1(x), *arguments, **samples)
-        x = x + dropout.drop(attended, self.drops[0], given)
-        return x + dropout.drop(self.ffn(self.norm_2(x)), self.drops[1], given)
+        x = x + dropout.drop(attended, self.drops[0], sample_numbers)
+        return x + dropout.drop(self.ffn(self.norm_2(x)), self.drops[1], sample_numbers)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

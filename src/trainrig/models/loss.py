@@ -118,9 +118,9 @@ def _own_rows(hidden: Tensor, weight: Any, bias: Any) -> Any:
         hidden = DTensor.from_local(hidden, mesh, whole, run_check=False)
     here = hidden.redistribute(placements=whole).to_local(grad_placements=[Partial()])
     share = -(-weight.shape[0] // mesh.size())
-    own = None if bias is None else bias.to_local()
+    local_bias = None if bias is None else bias.to_local()
     first = share * mesh.get_local_rank()
-    return mesh.get_group(), first, share, here, weight.to_local(), own
+    return mesh.get_group(), first, share, here, weight.to_local(), local_bias
 
 
 def chunk_rows(vocab: int, device_type: str) -> int:

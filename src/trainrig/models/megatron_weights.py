@@ -52,44 +52,44 @@ _BERT_LAYER = {**_LAYER, "norm_1": "self_attn_bda.norm", "norm_2": "mlp_bda.norm
 
 def to_megatron(shape: ModelShape, state: Mapping[str, Tensor]) -> State:
     """Megatron's state from ours: gpt2, llama and bert, each weight whole."""
-    found: State = {}
+    megatron_state: State = {}
     is_bert = shape.family == "bert"
     ends, layer = (_BERT_ENDS, _BERT_LAYER) if is_bert else (_ENDS, _LAYER)
     layers = "encoder.layers" if is_bert else "decoder.layers"
     for module, leaf in (name.rpartition(".")[::2] for name in state):
         if not module:  # BERT's head_bias
-            found["output_layer.bias"] = state[leaf]
+            megatron_state["output_layer.bias"] = state[leaf]
             continue
         name = f"{module}.{leaf}"
         if module in ends:
-            found[f"{ends[module]}.{leaf}"] = state[name]
+            megatron_state[f"{ends[module]}.{leaf}"] = state[name]
             continue
         block, part = _block(module)
         if part in ("attention.k", "attention.v", "ffn.gate"):
             continue  # with q, with up
         weight = state[name]
         if part == "attention.q":
-            qkv = [state[f"{block}.attention.{one}.{leaf}"] for one in "qkv"]
+            qkv = [state[f"{block}.attention.{letter}.{leaf}"] for letter in "qkv"]
             weight, part = _by_group(shape, qkv), "attention.qkv"
         elif part == "ffn.up" and shape.ffn.gated:
             weight = torch.cat([state[f"{block}.ffn.gate.{leaf}"], weight])
-        found[f"{layers}.{block.partition('.')[2]}.{layer[part]}.{leaf}"] = weight
-    return found
+        megatron_state[f"{layers}.{block.partition('.')[2]}.{layer[part]}.{leaf}"] = weight
+    return megatron_state
 
 
 def from_megatron(shape: ModelShape, state: Mapping[str, Tensor]) -> State:
     """Our state of Megatron's, the other way round."""
-    found: State = {}
+    native_state: State = {}
     ends = {other: native for native, other in _ENDS.items()}
     layer = {other: native for native, other in _LAYER.items()}
     native = build(shape, device="meta").state_dict()
     for name, weight in state.items():
         module, _, leaf = name.rpartition(".")
         if module in ends:
-            found[f"{ends[module]}.{leaf}"] = weight
+            native_state[f"{ends[module]}.{leaf}"] = weight
             continue
-        number, _, rest = module.removeprefix("decoder.layers.").partition(".")
-        prefix, part = f"blocks.{number}", layer[rest]
+        number, _, name_in_layer = module.removeprefix("decoder.layers.").partition(".")
+        prefix, part = f"blocks.{number}", layer[name_in_layer]
         if part == "attention.qkv" and f"{prefix}.attention.q.{leaf}" in native:
             sizes = [
                 shape.attention.num_heads
@@ -98,14 +98,14 @@ def from_megatron(shape: ModelShape, state: Mapping[str, Tensor]) -> State:
                 *[shape.attention.head_dim] * 2,
             ]
             by_group = weight.view(shape.attention.num_kv_heads, sum(sizes), *weight.shape[1:])
-            for one, each in zip("qkv", by_group.split(sizes, dim=1), strict=True):
-                found[f"{prefix}.attention.{one}.{leaf}"] = each.flatten(0, 1)
+            for letter, rows in zip("qkv", by_group.split(sizes, dim=1), strict=True):
+                native_state[f"{prefix}.attention.{letter}.{leaf}"] = rows.flatten(0, 1)
         elif part == "ffn.up" and shape.ffn.gated:
             gate, up = weight.chunk(2)
-            found |= {f"{prefix}.ffn.gate.{leaf}": gate, f"{prefix}.ffn.up.{leaf}": up}
+            native_state |= {f"{prefix}.ffn.gate.{leaf}": gate, f"{prefix}.ffn.up.{leaf}": up}
         else:
-            found[f"{prefix}.{part}.{leaf}"] = weight
-    return {name: found[name] for name in native if name in found}
+            native_state[f"{prefix}.{part}.{leaf}"] = weight
+    return {name: native_state[name] for name in native if name in native_state}
 
 
 def stacked_layers(stored: str, size: Sequence[int]) -> list[tuple[str, int | None]]:
@@ -114,15 +114,15 @@ def stacked_layers(stored: str, size: Sequence[int]) -> list[tuple[str, int | No
     Megatron keeps equal layers in one tensor, their number its first size, and calls a norm by the
     matrix that Transformer Engine fuses it with.
     """
-    head, rest = "decoder.layers.", stored.removeprefix("decoder.layers.")
-    if rest == stored:
+    head, name_in_layer = "decoder.layers.", stored.removeprefix("decoder.layers.")
+    if name_in_layer == stored:
         return [(stored, None)]
-    number, _, part = rest.partition(".")
+    number, _, part = name_in_layer.partition(".")
     for fused, alone in _FUSED.items():
-        part, rest = part.replace(fused, alone), rest.replace(fused, alone)
+        part, name_in_layer = part.replace(fused, alone), name_in_layer.replace(fused, alone)
     if number.isdecimal():
         return [(f"{head}{number}.{part}", None)]
-    return [(f"{head}{layer}.{rest}", layer) for layer in range(size[0] if size else 0)]
+    return [(f"{head}{layer}.{name_in_layer}", layer) for layer in range(size[0] if size else 0)]
 
 
 def to_distributed(
@@ -132,21 +132,21 @@ def to_distributed(
 
     Weights that lie alone, and the layers' of those that lie in one tensor, not copied.
     """
-    found: State = {}
+    stacked_state: State = {}
     layers: dict[str, list[Tensor]] = {}
     for name, weight in to_megatron(shape, state).items():
-        rest = name.removeprefix("decoder.layers.")
-        if rest == name:
-            found[name] = weight
+        name_in_layer = name.removeprefix("decoder.layers.")
+        if name_in_layer == name:
+            stacked_state[name] = weight
         else:
-            layers.setdefault(rest.partition(".")[2], []).append(weight)
+            layers.setdefault(name_in_layer.partition(".")[2], []).append(weight)
     stacks: dict[str, list[Tensor]] = {}
     for part, weights in layers.items():
         for fused, alone in _FUSED.items():
             if part.startswith(alone):
                 part = part.replace(alone, fused)  # noqa: PLW2901
         stacks[f"decoder.layers.{part}"] = weights
-    return found, stacks
+    return stacked_state, stacks
 
 
 def extra_states(shape: ModelShape) -> dict[str, list[None]]:
@@ -212,5 +212,5 @@ def _block(module: str) -> tuple[str, str]:
 
 
 def _by_group(shape: ModelShape, qkv: list[Tensor]) -> Tensor:
-    groups = [one.view(shape.attention.num_kv_heads, -1, *one.shape[1:]) for one in qkv]
+    groups = [matrix.view(shape.attention.num_kv_heads, -1, *matrix.shape[1:]) for matrix in qkv]
     return torch.cat(groups, dim=1).flatten(0, 1)

@@ -122,21 +122,21 @@ class _Vocabulary(ParallelStyle):
 def _look_up(embedding: nn.Module, between: Placement, look_up: LookUp, tokens: Tensor) -> Tensor:
     """The vectors of those tokens whose rows are here, 0 for others, summed over the ranks."""
     whole: DTensor = embedding.weight
-    mesh, own = whole.device_mesh, whole.to_local()
+    mesh, local_table = whole.device_mesh, whole.to_local()
     local = tokens - mesh.get_local_rank() * -(-whole.shape[0] // mesh.size())
-    elsewhere = (local < 0) | (local >= len(own))
-    found = look_up(local.masked_fill(elsewhere, 0), own)
-    found = found.masked_fill(elsewhere[..., None], 0)
-    summed = DTensor.from_local(found, mesh, [Partial()], run_check=False)
+    elsewhere = (local < 0) | (local >= len(local_table))
+    rows = look_up(local.masked_fill(elsewhere, 0), local_table)
+    rows = rows.masked_fill(elsewhere[..., None], 0)
+    summed = DTensor.from_local(rows, mesh, [Partial()], run_check=False)
     return summed.redistribute(placements=[between]).to_local()
 
 
 def _entry(between: Placement, others: int) -> ParallelStyle:
     """Hidden states, whole on each rank, into a module that takes so many ``others``."""
-    rest = (None,) * others
+    unsharded = (None,) * others
     return PrepareModuleInput(
-        input_layouts=(between, *rest),
-        desired_input_layouts=(Replicate(), *rest),
+        input_layouts=(between, *unsharded),
+        desired_input_layouts=(Replicate(), *unsharded),
         use_local_output=False,
     )
 

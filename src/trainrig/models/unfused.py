@@ -30,11 +30,11 @@ def take_apart(model: nn.Module, words: Iterable[str], activation: str) -> None:
     """Take apart what ``words`` name, in place; ``activation``: the model's."""
     words = set(words)
     for module in model.modules():
-        own: Any = module
+        layer: Any = module
         if "norm" in words and isinstance(module, (nn.LayerNorm, nn.RMSNorm)):
-            own.forward = partial(_norm, module)
+            layer.forward = partial(_norm, module)
         if "gelu" in words and hasattr(module, "act"):
-            own.act = _WRITTEN[activation]
+            layer.act = _WRITTEN[activation]
     whole: Any = model
     if "pad" in words:
         whole.head_loss = partial(cross_entropy, aligned=1)

@@ -125,8 +125,8 @@ class Position:
     """Seconds since the epoch, by the rank's clock; 0: not known."""
 
     def __str__(self) -> str:
-        what = f"{self.operation} in {self.part}" if self.operation else self.part
-        return f"{what} of step {self.step}"
+        activity = f"{self.operation} in {self.part}" if self.operation else self.part
+        return f"{activity} of step {self.step}"
 
 
 def position_of(folder: Path, rank: int) -> Position | None:

@@ -52,18 +52,18 @@ def ask(folder: Path) -> dict[int, Dump]:
                 os.close(file)
             requested.append(pipe.with_suffix(""))
     until = time.monotonic() + _WAIT
-    found: dict[int, Dump] = {}
+    dumps: dict[int, Dump] = {}
     while requested and time.monotonic() < until:
-        found = read(folder)
-        if len(found) >= len(requested):
+        dumps = read(folder)
+        if len(dumps) >= len(requested):
             break
         time.sleep(0.1)
-    return found
+    return dumps
 
 
 def read(folder: Path) -> dict[int, Dump]:
     """The records in a folder by rank; one that is not whole yet, or damaged, is left out."""
-    found: dict[int, Dump] = {}
+    dumps: dict[int, Dump] = {}
     for path in folder.glob("collectives-*"):
         number = path.name.removeprefix("collectives-")
         if number.isdecimal():
@@ -71,8 +71,8 @@ def read(folder: Path) -> dict[int, Dump]:
             with contextlib.suppress(OSError, ValueError, LookupError, TypeError, AttributeError):
                 dump = _plain_values(path.read_bytes())
                 if isinstance(dump, dict) and isinstance(dump.get("entries"), list):
-                    found[int(number)] = dump
-    return found
+                    dumps[int(number)] = dump
+    return dumps
 
 
 _CONSTANTS = {"NONE": None, "NEWTRUE": True, "NEWFALSE": False}
@@ -140,7 +140,7 @@ def explain(dumps: Mapping[int, Dump]) -> str | None:
     ]
     if not pending:
         return None
-    _, first, waited = min(pending, key=lambda each: each[:2])
+    _, first, waited = min(pending, key=lambda wait: wait[:2])
     group, number = waited["process_group"][0], _number(waited)
     members = _members(dumps[first], group) or sorted(dumps)
     called = {
@@ -189,6 +189,6 @@ def _where(rank: int, dumps: Mapping[int, Dump], group: str) -> str:
     """What a rank called last that has not called what others wait in."""
     if rank not in dumps:
         return f"rank {rank} does not answer"
-    entries = [each for each in dumps[rank]["entries"] if each["process_group"][0] == group]
+    entries = [entry for entry in dumps[rank]["entries"] if entry["process_group"][0] == group]
     last = f": its last there is {_words(entries[-1])}" if entries else ""
     return f"rank {rank} has not called it{last}"

@@ -61,9 +61,9 @@ def place(position: Position | None, host: str = "", pid: int | None = None) -> 
     """`` in backward of step 3 (process 42 on node7, since 12:30:05 UTC)``: what is known of it."""
     process = f"process {pid}" if pid else ""
     since = time.strftime("since %H:%M:%S UTC", time.gmtime(position.since)) if position else ""
-    beside = ", ".join(filter(None, [" on ".join(filter(None, [process, host])), since]))
+    details = ", ".join(filter(None, [" on ".join(filter(None, [process, host])), since]))
     text = "" if position is None else f" in {position}"
-    return f"{text} ({beside})" if beside else text
+    return f"{text} ({details})" if details else text
 
 
 def stalled(folder: Path, processes: Mapping[int, tuple[str, int | None]], timeout: float) -> Lost:
@@ -88,13 +88,13 @@ def stalled(folder: Path, processes: Mapping[int, tuple[str, int | None]], timeo
         absent.append(Lost(cause=cause, rank=rank, host=host, pid=pid, position=position))
     recorded = flight_recorder.explain(flight_recorder.ask(folder))
     enqueued = [] if recorded is None else [f"by what was enqueued {recorded}"]
-    words = "; ".join([*(each.cause for each in absent), *waiting, *enqueued])
+    words = "; ".join([*(lost.cause for lost in absent), *waiting, *enqueued])
     sentence = f"no progress for {timeout:.0f} s: {words}"
     if absent:
-        first = min(absent, key=lambda each: each.rank not in stopped)
+        first = min(absent, key=lambda lost: lost.rank not in stopped)
         return replace(first, cause=sentence)
     # All wait: the one that has waited longest may be in another collective than the others.
-    rank, position = min(positions.items(), key=lambda each: each[1].since if each[1] else 0.0)
+    rank, position = min(positions.items(), key=lambda item: item[1].since if item[1] else 0.0)
     host, pid = processes[rank]
     return Lost(cause=sentence, rank=rank, host=host, pid=pid, position=position)
 
@@ -152,7 +152,7 @@ def lost_before(folder: Path) -> Lost | None:
         return None
     before, now = starts[-2]["ranks"], starts[-1]["ranks"]
     ended = (_end_of(folder, rank, has_restarted=rank < now) for rank in range(before))
-    return min(filter(None, ended), key=lambda one: one[0], default=(None, None))[1]
+    return min(filter(None, ended), key=lambda ending: ending[0], default=(None, None))[1]
 
 
 def _end_of(
@@ -190,12 +190,12 @@ def _position(fields: Mapping[str, Any] | None) -> Position | None:
 
 def final_rows(rows: Sequence[Event]) -> tuple[Event, ...]:
     """The rows that count: a step that was trained again stands once, as it was the last time."""
-    found: list[Event] = []
+    counted: list[Event] = []
     for row in rows:
-        while found and found[-1]["step"] >= row["step"]:
-            found.pop()
-        found.append(row)
-    return tuple(found)
+        while counted and counted[-1]["step"] >= row["step"]:
+            counted.pop()
+        counted.append(row)
+    return tuple(counted)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -220,7 +220,7 @@ class Restart:
 
 def restarts_of(events: Sequence[Event]) -> tuple[Restart, ...]:
     """Of the first rank's events."""
-    found: list[dict[str, Any]] = []
+    restarts: list[dict[str, Any]] = []
     rows: list[tuple[int, float]] = []
     clock, began, open_since = 0.0, 0.0, 0
     for event in events:
@@ -229,20 +229,25 @@ def restarts_of(events: Sequence[Event]) -> tuple[Restart, ...]:
             clock = float(event["clock"])
             began = began or clock + float(event["at"])
         elif name == "restart":
-            found.append({key: event.get(key) for key in _OF_EVENT} | {"_at": at})
+            restarts.append({key: event.get(key) for key in _OF_EVENT} | {"_at": at})
         elif name == "row":
             before = len(rows)
             while rows and rows[-1][0] >= event["step"]:
                 rows.pop()
-            starts = [rows[-1][1] if rows else began, *(e["_at"] for e in found[open_since + 1 :])]
-            for number, each in enumerate(found[open_since:]):
+            starts = [
+                rows[-1][1] if rows else began,
+                *(e["_at"] for e in restarts[open_since + 1 :]),
+            ]
+            for number, restart in enumerate(restarts[open_since:]):
                 ends = [*starts[1:], at]
-                each["step"] = event["step"]
-                each["steps_lost"] = 0 if number else before - len(rows)
-                each["time_lost_s"] = max(0.0, ends[number] - starts[number])
-            open_since = len(found)
+                restart["step"] = event["step"]
+                restart["steps_lost"] = 0 if number else before - len(rows)
+                restart["time_lost_s"] = max(0.0, ends[number] - starts[number])
+            open_since = len(restarts)
             rows.append((event["step"], at))
-    return tuple(Restart(**{k: v for k, v in each.items() if k != "_at"}) for each in found)
+    return tuple(
+        Restart(**{k: v for k, v in restart.items() if k != "_at"}) for restart in restarts
+    )
 
 
 _OF_EVENT = ("cause", "rank", "host", "pid", "operation", "since", "ranks")

@@ -147,8 +147,8 @@ def check_torch() -> None:
 
 def _numbers(version: str) -> tuple[int, ...]:
     """``(4, 57, 6)`` of ``4.57.6.dev0``; the rest says nothing of age here."""
-    found = re.match(r"\d+(?:\.\d+)*", version)
-    return tuple(map(int, found[0].split("."))) if found else ()
+    match = re.match(r"\d+(?:\.\d+)*", version)
+    return tuple(map(int, match[0].split("."))) if match else ()
 
 
 @cache
@@ -162,12 +162,12 @@ def inspect_python(path: str, packages: tuple[str, ...] = ()) -> Interpreter:
     if done.code is None:
         return Interpreter(path=path, broken=f"did not answer within {_TIMEOUT:.0f} s")
     try:
-        found = json.loads(done.stdout.splitlines()[-1])
+        answer = json.loads(done.stdout.splitlines()[-1])
         return Interpreter(
             path=path,
-            version=tuple(found["version"]),
-            folders=tuple(found["folders"]),
-            packages=dict(found["packages"]),
+            version=tuple(answer["version"]),
+            folders=tuple(answer["folders"]),
+            packages=dict(answer["packages"]),
         )
     except (ValueError, LookupError, TypeError):
         nothing = f"nothing, exit code {done.code}"

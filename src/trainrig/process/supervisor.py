@@ -214,8 +214,8 @@ def _without(command: Command, rank: int) -> Command:
     """The next smaller number of ranks; on GPUs that are named, without that of the lost one."""
     env = dict(command.env)
     if devices := env.get(_DEVICES, "").split(",") if _DEVICES in env else []:
-        env[_DEVICES] = ",".join(each for n, each in enumerate(devices) if n != rank)
-    cpus = tuple(each for n, each in enumerate(command.cpus) if n != rank)
+        env[_DEVICES] = ",".join(device for n, device in enumerate(devices) if n != rank)
+    cpus = tuple(device for n, device in enumerate(command.cpus) if n != rank)
     return replace(command, ranks=command.fewer[0], fewer=command.fewer[1:], env=env, cpus=cpus)
 
 
@@ -425,16 +425,18 @@ def master_port() -> int:
 
     UsageError if it is taken, UnavailableError where the ranks could not reach each other on it.
     """
-    given = os.environ.get("MASTER_PORT")
-    if given is not None and not (given.isdecimal() and 0 < int(given) < 65536):
-        raise UsageError(f"MASTER_PORT = {given!r} is no port", "a number from 1 to 65535")
+    inherited_port = os.environ.get("MASTER_PORT")
+    if inherited_port is not None and not (
+        inherited_port.isdecimal() and 0 < int(inherited_port) < 65536
+    ):
+        raise UsageError(f"MASTER_PORT = {inherited_port!r} is no port", "a number from 1 to 65535")
     with socket.socket() as probe:
         probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:
-            probe.bind(("127.0.0.1", int(given or 0)))
+            probe.bind(("127.0.0.1", int(inherited_port or 0)))
         except OSError as error:
             raise UsageError(
-                f"port {given} is not available: {error.strerror}",
+                f"port {inherited_port} is not available: {error.strerror}",
                 "unset MASTER_PORT, and a free one is taken",
             ) from None
         port = int(probe.getsockname()[1])
@@ -464,8 +466,8 @@ def _environment(*, external: bool) -> dict[str, str]:
     outside[PARENT] = str(os.getpid())
     if external:
         return without_python_paths(outside)
-    own = str(Path(__file__).resolve().parent.parent.parent)
-    path = os.pathsep.join(filter(None, [own, outside.get("PYTHONPATH")]))
+    source_folder = str(Path(__file__).resolve().parent.parent.parent)
+    path = os.pathsep.join(filter(None, [source_folder, outside.get("PYTHONPATH")]))
     return outside | {"PYTHONPATH": path, "PYTHONSAFEPATH": "1"}
 
 

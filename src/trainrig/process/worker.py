@@ -206,8 +206,8 @@ class Worker:
         if reply.clock is None:
             return reply
         began, ended = reply.clock
-        own, first = self._first = self._first or (began, sent)
-        clocks = {WORKER_CLOCK: ended - own, PARENT_CLOCK: answered - first}
+        parent_time, first = self._first = self._first or (began, sent)
+        clocks = {WORKER_CLOCK: ended - parent_time, PARENT_CLOCK: answered - first}
         return dataclasses.replace(reply, conditions={**reply.conditions, **clocks})
 
     def _come_up(self) -> None:
@@ -253,10 +253,10 @@ class Worker:
         assert self._process.stdout is not None
         pipe = self._process.stdout.fileno()
         while b"\n" not in self._buffer:
-            left = deadline - time.monotonic()
-            if left <= 0.0:
+            remaining_s = deadline - time.monotonic()
+            if remaining_s <= 0.0:
                 return None
-            readable, _, _ = select.select([pipe], [], [], min(left, _TICK))
+            readable, _, _ = select.select([pipe], [], [], min(remaining_s, _TICK))
             if not readable:
                 self._tick()
                 continue

@@ -98,20 +98,20 @@ def checkpoints_in(run: Path) -> Path:
     """
     if newest(run) is not None:
         return run
-    found = sorted(folder for folder in (run / FOLDER).glob("*") if newest(folder))
-    if len(found) > 1:
-        names = ", ".join(folder.name for folder in found)
-        raise UsageError(f"{run} has checkpoints of {names}", f"name one: {found[0]}")
-    if not found:
+    folders = sorted(folder for folder in (run / FOLDER).glob("*") if newest(folder))
+    if len(folders) > 1:
+        names = ", ".join(folder.name for folder in folders)
+        raise UsageError(f"{run} has checkpoints of {names}", f"name one: {folders[0]}")
+    if not folders:
         hint = "trainrig train saves them of a single experiment; in a file: checkpoint_every"
         raise UsageError(f"{run} has no checkpoint", hint)
-    return found[0]
+    return folders[0]
 
 
 def steps_in(folder: Path) -> list[int]:
     """The next step of each whole checkpoint, the newest last."""
     names = [path.name for path in folder.iterdir()] if folder.is_dir() else []
-    return sorted(int(found[1]) for name in names if (found := _WHOLE.fullmatch(name)))
+    return sorted(int(match[1]) for name in names if (match := _WHOLE.fullmatch(name)))
 
 
 def newest(path: Path) -> Path | None:
@@ -170,14 +170,14 @@ def _sync(folder: Path) -> None:
 
 def checksums(folder: Path, names: Iterable[str]) -> dict[str, tuple[int, int]]:
     """Bytes and CRC-32 of files, by name.  Raises OSError."""
-    found = {}
+    checksum_by_name = {}
     for name in names:
         size = crc = 0
         with (folder / name).open("rb") as file:
             while chunk := file.read(_CHUNK):
                 size, crc = size + len(chunk), zlib.crc32(chunk, crc)
-        found[name] = size, crc
-    return found
+        checksum_by_name[name] = size, crc
+    return checksum_by_name
 
 
 def read_saved(path: Path) -> Saved:
@@ -212,13 +212,13 @@ def damage(saved: Saved, part: int = 0, parts: int = 1) -> str | None:
     """What is wrong with the files of a checkpoint, in one line; a rank reads its part of them."""
     for name in sorted(saved.files)[part::parts]:
         try:
-            found = checksums(saved.path, [name])[name]
+            checksum = checksums(saved.path, [name])[name]
         except OSError as error:
             return f"cannot read {saved.path / name}: {error.strerror}"
         size, crc = saved.files[name]
-        if found[0] != size:
-            return f"{saved.path / name} has {found[0]} bytes of {size}: it is truncated"
-        if found[1] != crc:
+        if checksum[0] != size:
+            return f"{saved.path / name} has {checksum[0]} bytes of {size}: it is truncated"
+        if checksum[1] != crc:
             return f"{saved.path / name} has changed since it was saved (CRC-32)"
     return None
 

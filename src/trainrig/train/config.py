@@ -160,7 +160,7 @@ class Experiment:
             UsageError: A key is unknown, or its value is of another type or out of its range.
         """
         keys = _checked(keys)
-        own = {name: keys[name] for name in _OWN & keys.keys()}
+        plain_fields = {name: keys[name] for name in _OWN & keys.keys()}
         changes = {name: keys[name] for name in KEYS_OF_LAYOUT if name in keys}
         if "nproc" in keys:
             changes |= {"gpus": keys["nproc"], "gpus_per_node": keys["nproc"]}
@@ -178,7 +178,7 @@ class Experiment:
                 usual_interleave(layout.pipeline.schedule, int(layout.mesh.pp)),
             )
             layout = layout.replace(interleave=groups)
-        return _FLAT.replace(self, layout=layout, **own)
+        return _FLAT.replace(self, layout=layout, **plain_fields)
 
     def get(self, key: str) -> Any:
         """Return the value of a flat key."""
@@ -226,8 +226,8 @@ class Experiment:
         if self.lr.shape == "wsd":
             begin = planned - max(1, self.lr.decay_ratio * planned)
             share = min(1.0, max(0.0, (done - begin) / (planned - begin)))
-        left = {"constant": 1.0, "cosine": (1.0 + math.cos(math.pi * share)) / 2.0}
-        return floor + (self.lr.peak - floor) * left.get(self.lr.shape, 1.0 - share)
+        decay_factor = {"constant": 1.0, "cosine": (1.0 + math.cos(math.pi * share)) / 2.0}
+        return floor + (self.lr.peak - floor) * decay_factor.get(self.lr.shape, 1.0 - share)
 
     @property
     def device_numbers(self) -> tuple[int, ...]:
@@ -342,8 +342,8 @@ def _checked(keys: Mapping[str, Any]) -> dict[str, Any]:
 
 def to_dict(experiment: Experiment) -> dict[str, Any]:
     """The flat keys, as they are stored; what is None is left out."""
-    found = {name: experiment.get(name) for name in KEYS}
-    return {name: value for name, value in found.items() if value is not None}
+    values = {name: experiment.get(name) for name in KEYS}
+    return {name: value for name, value in values.items() if value is not None}
 
 
 def no_key(key: str, tables: Collection[str] = ()) -> UsageError:
@@ -376,13 +376,15 @@ def field_text(name: str, value: Any) -> str:
 
 def case_of(experiment: Experiment, data_hash: str) -> Case:
     """What decides the numbers: the case of benchmark ``training``."""
-    found = {name: experiment.get(name) for name in _OF_CASE}
+    values = {name: experiment.get(name) for name in _OF_CASE}
     for name in SPLITS:  # older cases have none of these: what is whole says nothing
         if (value := experiment.get(name)) != _USUAL.get(name):
-            found[name] = value
-    given = {name: experiment.get(name) for name in TRAINERS}
-    found |= {name: value for name, value in given.items() if value not in ("", "none", 0)}
-    return {**found, "data": data_hash[:8], "experiment": experiment.name}
+            values[name] = value
+    trainer_values = {name: experiment.get(name) for name in TRAINERS}
+    values |= {
+        name: value for name, value in trainer_values.items() if value not in ("", "none", 0)
+    }
+    return {**values, "data": data_hash[:8], "experiment": experiment.name}
 
 
 _OF_CASE = (
@@ -399,14 +401,18 @@ def objective_of(shape: ModelShape) -> str:
 
 def check(experiment: Experiment) -> ModelShape:
     """The model's shape, once nothing speaks against the experiment.  Raises UsageError."""
-    own, shape = experiment, find(experiment.model)
-    check_layout(shape, own.predicted_layout)
-    if own.kernels.fp8_recipe and own.kernels.fp8_recipe not in FP8_RECIPES:
-        raise unknown("fp8_recipe", own.kernels.fp8_recipe, FP8_RECIPES)
-    for name in own.logs:
+    shape = find(experiment.model)
+    check_layout(shape, experiment.predicted_layout)
+    if experiment.kernels.fp8_recipe and experiment.kernels.fp8_recipe not in FP8_RECIPES:
+        raise unknown("fp8_recipe", experiment.kernels.fp8_recipe, FP8_RECIPES)
+    for name in experiment.logs:
         if name not in LOGS:
             raise unknown("log", name, LOGS)
-    rules = (*_schedule_rules(own), *_rank_rules(own), *_kernel_rules(own, shape))
+    rules = (
+        *_schedule_rules(experiment),
+        *_rank_rules(experiment),
+        *_kernel_rules(experiment, shape),
+    )
     for is_broken, words, hint in rules:
         if is_broken:
             raise UsageError(words, hint)
@@ -417,110 +423,113 @@ _Rule = tuple[bool, str, str]
 """Whether it is broken, what is wrong, and what to do."""
 
 
-def _schedule_rules(own: Experiment) -> tuple[_Rule, ...]:
+def _schedule_rules(experiment: Experiment) -> tuple[_Rule, ...]:
     """How long, how often, and whether it may be compared."""
     return (
         (
-            own.lr.warmup is not None and own.lr.warmup_tokens > 0,
+            experiment.lr.warmup is not None and experiment.lr.warmup_tokens > 0,
             "warmup and warmup_tokens both say how long the learning rate rises",
             "leave one of them out",
         ),
         (
-            own.lr.decay_steps > 0 and own.lr.decay_tokens > 0,
+            experiment.lr.decay_steps > 0 and experiment.lr.decay_tokens > 0,
             "decay_steps and decay_tokens both say how long the schedule is planned for",
             "leave one of them out",
         ),
         (
-            own.heldout.every > 0 and own.heldout.batches == 0,
+            experiment.heldout.every > 0 and experiment.heldout.batches == 0,
             "heldout_every, and heldout_batches is 0: of nothing",
             "heldout_batches = 8",
         ),
         (
-            own.expected.comparable == bool(own.expected.why),
+            experiment.expected.comparable == bool(experiment.expected.why),
             "comparable = false and why go together",
             "why = what sets it apart from one process on the same samples",
         ),
     )
 
 
-def _rank_rules(own: Experiment) -> tuple[_Rule, ...]:
+def _rank_rules(experiment: Experiment) -> tuple[_Rule, ...]:
     """Devices and ranks."""
-    given = own.device_numbers
+    device_numbers = experiment.device_numbers
     return (
         (
-            bool(given) and own.device == "cpu",
-            f"devices {own.placement.devices} are GPUs, and device is cpu",
+            bool(device_numbers) and experiment.device == "cpu",
+            f"devices {experiment.placement.devices} are GPUs, and device is cpu",
             "leave one of them out",
         ),
         (
-            bool(given) and len(given) != own.mesh.ranks,
-            f"devices {own.placement.devices}: {len(given)} of them for nproc = {own.nproc}",
+            bool(device_numbers) and len(device_numbers) != experiment.mesh.ranks,
+            f"devices {experiment.placement.devices}: {len(device_numbers)} of them "
+            f"for nproc = {experiment.nproc}",
             "a device for each rank",
         ),
         (
-            len(set(given)) != len(given),
-            f"devices {own.placement.devices}: one of them twice",
+            len(set(device_numbers)) != len(device_numbers),
+            f"devices {experiment.placement.devices}: one of them twice",
             "each rank needs one of its own",
         ),
         (
-            own.zero > 0 and own.mesh.dp * own.mesh.cp == 1,
-            f"zero {own.zero} spreads over ranks, and there is one",
+            experiment.zero > 0 and experiment.mesh.dp * experiment.mesh.cp == 1,
+            f"zero {experiment.zero} spreads over ranks, and there is one",
             "--nproc 2 or more, or --zero 0",
         ),
         (
-            own.recovery.min_nproc > own.nproc,
-            f"min_nproc = {own.recovery.min_nproc} of nproc = {own.nproc}",
+            experiment.recovery.min_nproc > experiment.nproc,
+            f"min_nproc = {experiment.recovery.min_nproc} of nproc = {experiment.nproc}",
             "as many ranks as there are, or fewer",
         ),
     )
 
 
-def _kernel_rules(own: Experiment, shape: ModelShape) -> tuple[_Rule, ...]:
+def _kernel_rules(experiment: Experiment, shape: ModelShape) -> tuple[_Rule, ...]:
     """Kernels, and what cannot be put together."""
-    attention = own.kernels.attention
+    attention = experiment.kernels.attention
     return (
         (
-            own.dropout > 0 and (shape.family == "t5" or own.compile),
-            f"dropout {'beside compile' if own.compile else 'of t5'} comes in a later version",
-            "leave one of them out" if own.compile else "dropout 0",
+            experiment.dropout > 0 and (shape.family == "t5" or experiment.compile),
+            f"dropout {'beside compile' if experiment.compile else 'of t5'} comes in "
+            "a later version",
+            "leave one of them out" if experiment.compile else "dropout 0",
         ),
         (
-            own.dropout > 0 and attention in ("sdpa", "tiles"),
+            experiment.dropout > 0 and attention in ("sdpa", "tiles"),
             f"dropout drops of attention's scores, which attention = {attention} never has",
             "attention = plain or auto",
         ),
         (
-            bool({*WRITTEN_OUT} & {*own.unfused_parts}) and (own.compile or own.tp > 1),
+            bool({*WRITTEN_OUT} & {*experiment.unfused_parts})
+            and (experiment.compile or experiment.tp > 1),
             "unfused takes apart what a compiler, or tensor parallelism, puts together",
             "leave compile and tp out",
         ),
         (
-            "chunk" in own.unfused_parts and not own.compile,
+            "chunk" in experiment.unfused_parts and not experiment.compile,
             "unfused = chunk leaves the loss's chunk out of what is compiled, and nothing is",
             "compile = true",
         ),
         (
-            own.kernels.cuda_graph and not _is_one_graph(own, shape),
+            experiment.kernels.cuda_graph and not _is_one_graph(experiment, shape),
             "cuda_graph records the same work for each step of one process: not fp16's skipped "
             "updates, not micro-batches of masked tokens, which weigh differently, not dropout",
             "nproc 1, adamw or adamw-fused, grad_accum 1 for a masked model",
         ),
         (
-            attention == "tiles" and own.device.startswith("cuda"),
+            attention == "tiles" and experiment.device.startswith("cuda"),
             "attention = tiles: only the native engine has it, on a CPU",
             "attention sdpa, plain or auto",
         ),
     )
 
 
-def _is_one_graph(own: Experiment, shape: ModelShape) -> bool:
-    weighed = objective_of(shape) == "masked" and own.grad_accum > 1
+def _is_one_graph(experiment: Experiment, shape: ModelShape) -> bool:
+    weighed = objective_of(shape) == "masked" and experiment.grad_accum > 1
     plain = (
-        own.precision != "fp16"
-        and not own.dropout
-        and own.optimizer in ("adamw", "adamw-fused", "sgd")
+        experiment.precision != "fp16"
+        and not experiment.dropout
+        and experiment.optimizer in ("adamw", "adamw-fused", "sgd")
     )
-    return own.nproc == 1 and plain and not weighed
+    return experiment.nproc == 1 and plain and not weighed
 
 
 def check_compiler(experiment: Experiment) -> None:

@@ -123,34 +123,37 @@ def tiny(model: str, layout: Layout | None = None) -> str:
     A layer for each pipeline stage, and one more where the model's own are not dealt out equally;
     a head for each rank that shares them.
     """
-    shape, own = find(model), layout or Layout()
+    shape, small_layout = find(model), layout or Layout()
     if shape.moe.num_experts:
         return "mixtral-small-cpu"
-    stages, sharing = int(own.mesh.pp * own.pipeline.interleave), int(own.mesh.tp) * own.mesh.cp
+    stages, sharing = (
+        int(small_layout.mesh.pp * small_layout.pipeline.interleave),
+        int(small_layout.mesh.tp) * small_layout.mesh.cp,
+    )
     layers = max(2, stages) + (shape.num_layers % stages > 0)
     hidden = 128 if 128 % sharing == 0 else 64 * sharing
     heads = f",num_heads={max(2, sharing)}" if shape.family == "gpt-neo" or sharing > 2 else ""
     return f"{shape.family}:num_layers={layers},hidden={hidden},{_TINY}{heads}"
 
 
-def _fewer_ranks(found: Experiment) -> Experiment:
+def _fewer_ranks(experiment: Experiment) -> Experiment:
     """As many ranks as may share a host's cores: every axis stays, and data parallelism shrinks.
 
     First replicas, then the ranks that share one copy; the name says so.  What cannot be shrunk
     stays as it is, and is refused where it is trained.
     """
-    mesh, whole = found.mesh, found.shard_size
-    if mesh.ranks <= SHARING or found.placement.devices or not mesh.dp:
-        return found
+    mesh, whole = experiment.mesh, experiment.shard_size
+    if mesh.ranks <= SHARING or experiment.placement.devices or not mesh.dp:
+        return experiment
     inner = mesh.ranks // mesh.dp
     for shards in (n for n in range(whole or 1, 1 if whole else 0, -1) if (whole or 1) % n == 0):
         group = math.lcm(shards * (2 if whole < mesh.dp else 1) if whole else 2, mesh.ep)
         fitting = [n for n in range(group, mesh.dp, group) if n * inner <= SHARING]
         if fitting:
             ranks = fitting[-1] * inner
-            name = f"{found.name}, {ranks} of {mesh.ranks} ranks".removeprefix(", ")
-            return found.replace(nproc=ranks, name=name, shard_size=shards if whole else 0)
-    return found
+            name = f"{experiment.name}, {ranks} of {mesh.ranks} ranks".removeprefix(", ")
+            return experiment.replace(nproc=ranks, name=name, shard_size=shards if whole else 0)
+    return experiment
 
 
 Fastest = Callable[[str, tuple[int, ...]], str]
@@ -175,16 +178,16 @@ def read_file(
     lines = Lines(path, text)
     _check_keys(content, lines)
     _check_sweep(content, changes, lines)
-    found: dict[str, Experiment] = {}
+    experiments: dict[str, Experiment] = {}
     for number, keys in _keys_of_each(content, changes):
         with lines.blaming(number):
             experiment = experiment_of(keys, fastest)
-            name = experiment.name or f"experiment {len(found) + 1}"
-            if name in found:
+            name = experiment.name or f"experiment {len(experiments) + 1}"
+            if name in experiments:
                 words = f"two experiments are called {name!r}"
                 raise UsageError(words, "give each a name of its own: name")
-            found[name] = experiment.replace(name=name)
-    return tuple(found.values())
+            experiments[name] = experiment.replace(name=name)
+    return tuple(experiments.values())
 
 
 def _keys_of_each(content: Keys, changes: Keys) -> Iterator[tuple[int, dict[str, Any]]]:
@@ -196,11 +199,11 @@ def _keys_of_each(content: Keys, changes: Keys) -> Iterator[tuple[int, dict[str,
     shared = {key: value for key, value in content.items() if key not in _TABLES}
     sweep = content.get("sweep", {})
     for number, table in enumerate(content.get("experiment", [{}])):
-        own = {key: value for key, value in table.items() if key != "tiny"}
-        smaller = [each.get("tiny", {}) for each in (content, table)]
+        table_keys = {key: value for key, value in table.items() if key != "tiny"}
+        smaller = [content_part.get("tiny", {}) for content_part in (content, table)]
         for values in itertools.product(*sweep.values()):
             swept = dict(zip(sweep, values, strict=True))
-            keys = _together(shared, own, swept)
+            keys = _together(shared, table_keys, swept)
             is_tiny = changes.get("scale", keys.get("scale")) == "tiny"
             keys = _together(keys, *(smaller if is_tiny else ()), changes)
             if swept:
@@ -263,27 +266,29 @@ def experiment_of(keys: Keys, fastest: Fastest = of_every_device) -> Experiment:
         if not isinstance(devices, str) or not devices:
             raise UsageError(field_text("devices", devices), 'numbers of GPUs: devices = "0,1"')
         keys.setdefault("nproc", devices.count(",") + 1)
-    found = _in_its_precision(keys, fastest)
+    experiment = _in_its_precision(keys, fastest)
     try:
-        find(found.model)
+        find(experiment.model)
     except TrainrigError as error:
-        words = f"{field_text('model', found.model)}: {error.message}"
+        words = f"{field_text('model', experiment.model)}: {error.message}"
         raise UsageError(words, error.hint) from None
     if scale == "tiny":
-        found = _fewer_ranks(found.replace(model=tiny(found.model, found.layout)))
+        experiment = _fewer_ranks(
+            experiment.replace(model=tiny(experiment.model, experiment.layout))
+        )
     if tokens is not None:
-        found = found.replace(steps=_steps_for(tokens, found))
-    check(found)
-    engine_of(found.framework).check(found)
-    return found
+        experiment = experiment.replace(steps=_steps_for(tokens, experiment))
+    check(experiment)
+    engine_of(experiment.framework).check(experiment)
+    return experiment
 
 
 def _in_its_precision(keys: Keys, fastest: Fastest) -> Experiment:
     """The experiment, in the precision that its device is fastest in where none is named."""
     if keys.get("precision", AUTO) != AUTO:
         return Experiment.of(**keys)
-    found = Experiment.of(**{key: value for key, value in keys.items() if key != "precision"})
-    return found.replace(precision=fastest(found.device, found.device_numbers))
+    experiment = Experiment.of(**{key: value for key, value in keys.items() if key != "precision"})
+    return experiment.replace(precision=fastest(experiment.device, experiment.device_numbers))
 
 
 def _of_init(keys: Keys) -> dict[str, Any]:
@@ -301,11 +306,11 @@ def _of_init(keys: Keys) -> dict[str, Any]:
     return {**keys, "model": model}
 
 
-def _steps_for(tokens: Any, found: Experiment) -> int:
+def _steps_for(tokens: Any, experiment: Experiment) -> int:
     is_number = isinstance(tokens, int | float) and not isinstance(tokens, bool)
     if not is_number or not 1 <= tokens <= _MOST_TOKENS:
         raise UsageError(field_text("tokens", tokens), "a number from 1 to 1e18")
-    return math.ceil(tokens / (found.global_samples * found.seq_len))
+    return math.ceil(tokens / (experiment.global_samples * experiment.seq_len))
 
 
 def _check_keys(content: Keys, lines: Lines) -> None:
@@ -313,7 +318,7 @@ def _check_keys(content: Keys, lines: Lines) -> None:
     if not content:
         raise lines.error("model", None, "the file holds no experiment", 'as model = "gpt2"')
     tables = content.get("experiment", [{}])
-    if not isinstance(tables, list) or not all(isinstance(own, dict) for own in tables):
+    if not isinstance(tables, list) or not all(isinstance(table, dict) for table in tables):
         raise lines.error("experiment", None, "experiments are tables", "[[experiment]]")
     if not tables:
         raise lines.error("experiment", None, "the list of experiments is empty", "[[experiment]]")
@@ -339,8 +344,8 @@ def _check_sweep(content: Keys, changes: Keys, lines: Lines) -> None:
         if not isinstance(values, list) or not values:
             raise lines.error(key, "sweep", f"{key} is swept over a list", f"{key} = [1, 2]")
         is_tiny = "tiny" in (changes.get("scale"), content.get("scale"))
-        smaller = [each.get("tiny", {}) for each in (content, *tables)]
-        if key in changes or (is_tiny and any(key in each for each in smaller)):
+        smaller = [content_part.get("tiny", {}) for content_part in (content, *tables)]
+        if key in changes or (is_tiny and any(key in content_part for content_part in smaller)):
             other = f"--{key.replace('_', '-')}" if key in changes else "[tiny]"
             words = f"{key} is swept, and {other} says one value for all"
             raise lines.error(key, "sweep", words, f"leave {other} or the sweep of {key} out")
@@ -356,22 +361,24 @@ _TITLE = "# What was trained, every default filled in; trainrig train FILE train
 
 def file_of(experiments: Sequence[Experiment], texts: Mapping[str, str]) -> str:
     """The file of these experiments; ``texts``: which text a folder of data holds, by its hash."""
-    tables = [keys_of(each) for each in experiments]
+    tables = [keys_of(experiment) for experiment in experiments]
     shared = {
         key: value
         for key, value in tables[0].items()
         if all(key in table and table[key] == value for table in tables)
     }
-    own = [{key: value for key, value in table.items() if key not in shared} for table in tables]
+    differing_keys = [
+        {key: value for key, value in table.items() if key not in shared} for table in tables
+    ]
     notes = "".join(f"# text of {digest}: {folder!r}\n" for folder, digest in texts.items())
-    listed: dict[str, Any] = {"experiment": own} if any(own) else {}
+    listed: dict[str, Any] = {"experiment": differing_keys} if any(differing_keys) else {}
     return _TITLE + notes + tomli_w.dumps(shared | listed)
 
 
-def keys_of(own: Experiment) -> dict[str, Any]:
+def keys_of(experiment: Experiment) -> dict[str, Any]:
     """An experiment in the words of a file; what is empty stays out."""
-    found = {key: own.get(key) for key in FIELDS}
-    found["warmup"] = "" if own.lr.warmup_tokens else own.warmup_steps
-    if own.auto_batch:
-        found["batch_size"] = AUTO
-    return {key: value for key, value in found.items() if value != ""}
+    values = {key: experiment.get(key) for key in FIELDS}
+    values["warmup"] = "" if experiment.lr.warmup_tokens else experiment.warmup_steps
+    if experiment.auto_batch:
+        values["batch_size"] = AUTO
+    return {key: value for key, value in values.items() if value != ""}

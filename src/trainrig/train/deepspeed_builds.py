@@ -33,19 +33,19 @@ _COMPILING = 60.0
 """Seconds that one header may take."""
 
 
-def lacking_for_builds(own: Experiment) -> UnavailableError | None:
+def lacking_for_builds(experiment: Experiment) -> UnavailableError | None:
     """Why what an experiment needs cannot be built, or would never come to be; None: it can."""
-    if own.device.startswith("cuda") and own.offload == "none":
+    if experiment.device.startswith("cuda") and experiment.offload == "none":
         return None
     compiler = shlex.split(os.environ.get("CXX", "")) or ["g++"]
     if shutil.which(compiler[0]) is None:
         words = f"deepspeed builds its CPU kernels when it starts, and {compiler[0]} is not on PATH"
         return NeedsCompilerError(words, "apt install g++, or CXX=another compiler")
-    if own.offload == "disk" and not _has_libaio(compiler):
+    if experiment.offload == "disk" and not _has_libaio(compiler):
         words = "missing: offload disk needs DeepSpeed's async_io, and libaio is not found by "
         hint = "apt install libaio-dev, or CPATH and LIBRARY_PATH to where it is; or offload host"
         return UnavailableError(f"{words}{compiler[0]}", hint)
-    for lock in _locks(own):
+    for lock in _locks(experiment):
         if (age := _age_of_stale(lock)) is not None:
             words = f"deepspeed would wait for ever for {lock}: a build that was killed left it "
             hint = f"rm {shlex.quote(str(lock))}, unless another machine is building in that folder"
@@ -58,22 +58,22 @@ def _has_libaio(compiler: list[str]) -> bool:
     with tempfile.TemporaryDirectory() as folder:
         words = ("-x", "c++", "-include", "libaio.h", "/dev/null", "-shared", "-laio", "-o")
         try:
-            made = run_program([*compiler, *words, f"{folder}/linked.so"], _COMPILING)
+            compilation = run_program([*compiler, *words, f"{folder}/linked.so"], _COMPILING)
         except OSError:
             return False
-    return made.code == 0
+    return compilation.code == 0
 
 
-def _locks(own: Experiment) -> Iterator[Path]:
+def _locks(experiment: Experiment) -> Iterator[Path]:
     """Of what this experiment's ranks will want to load."""
     wanted = []
-    if not own.device.startswith("cuda"):
+    if not experiment.device.startswith("cuda"):
         wanted.append("deepspeed_shm_comm")
-    if own.optimizer == "adamw-fused":
-        wanted.append("cpu_adam" if own.offload != "none" else "fused_adam")
-    if own.offload == "disk":
+    if experiment.optimizer == "adamw-fused":
+        wanted.append("cpu_adam" if experiment.offload != "none" else "fused_adam")
+    if experiment.offload == "disk":
         wanted += ["async_io", "pin_memory"]
-    folders = _folders(interpreter_for(own.placement.python, own.framework))
+    folders = _folders(interpreter_for(experiment.placement.python, experiment.framework))
     yield from (folder / name / "lock" for folder in folders for name in wanted)
 
 

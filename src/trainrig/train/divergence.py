@@ -66,10 +66,10 @@ class LossWatch:
 
         ``scaled``: a gradient that is no number is fp16's overflow, whose update is left out.
         """
-        for what, value in (("loss", loss), ("gradient norm", norm)):
-            if not math.isfinite(value) and not (scaled and what == "gradient norm"):
+        for quantity, value in (("loss", loss), ("gradient norm", norm)):
+            if not math.isfinite(value) and not (scaled and quantity == "gradient norm"):
                 raise Diverged(
-                    f"the {what} is {value} at step {step}: training stopped",
+                    f"the {quantity} is {value} at step {step}: training stopped",
                     "a lower --lr, or fp32, and look at the series of the loss",
                     since=step,
                 )

@@ -46,8 +46,8 @@ def main() -> None:
         described = _automatic_model(experiment, library_config(shape))
         _write(folder, experiment, shape, described, None)
         return
-    given = first_weights(experiment, shape)
-    state = models.build(shape, seed=experiment.seed, given=given).state_dict()
+    initial_weights = first_weights(experiment, shape)
+    state = models.build(shape, seed=experiment.seed, given=initial_weights).state_dict()
     if package == "megatron-core":
         _write(folder, experiment, shape, megatron_model(shape), to_megatron(shape, state))
     else:
@@ -117,16 +117,16 @@ def _write(
     folder: Path,
     experiment: Experiment,
     shape: ModelShape,
-    given: Mapping[str, Any],
+    description: Mapping[str, Any],
     state: Mapping[str, torch.Tensor] | None,
 ) -> None:
-    """Write theirs.json and weights.pt: what a driver is ``given``, and what every driver needs.
+    """Write theirs.json and weights.pt: the model's ``description`` and what every driver needs.
 
     Without ``state`` there is no weights.pt, and the library's first weights are trained.
     """
     probe, of_probe = probe_of(experiment), ("steps", "optimizer", "lr", "weight_decay", "clip")
     content = {
-        **given,
+        **description,
         "objective": objective_of(shape),
         "vocab": shape.vocab,
         "rates": [experiment.learning_rate(step) for step in range(experiment.steps)],

@@ -81,7 +81,9 @@ class Site:
         if device == "cpu" or not (device or self.gpus or numbers):
             return self.arithmetic.get(None, UNKNOWN)
         known = [self.arithmetic[n] for n in numbers or self.numbers if n in self.arithmetic]
-        return min(known, key=lambda each: _BY_SPEED.index(each.fastest), default=_NO_GPU)
+        return min(
+            known, key=lambda arithmetic: _BY_SPEED.index(arithmetic.fastest), default=_NO_GPU
+        )
 
 
 _BY_SPEED = ("fp32", "fp16", "bf16")
@@ -145,9 +147,12 @@ class Result:
         """
         if not self.profiles or not all(self.profiles):
             return None
-        middle = [sorted(own, key=lambda s: s["step_s"])[len(own) // 2] for own in self.profiles]
+        middle = [
+            sorted(rank_steps, key=lambda s: s["step_s"])[len(rank_steps) // 2]
+            for rank_steps in self.profiles
+        ]
         parts = [name for name in middle[0] if name.endswith("_s")]
-        return {part: sum(float(each[part]) for each in middle) / len(middle) for part in parts}
+        return {part: sum(float(step[part]) for step in middle) / len(middle) for part in parts}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -263,7 +268,9 @@ class Framework:
         if starts:  # ranks of earlier attempts are gone
             ranks = ranks[: starts[-1]["ranks"]]
         facts = [next(reversed(_called("layout", reported[rank])), None) for rank in ranks]
-        placed = [(rank, (own or {}).get("placed", {})) for rank, own in enumerate(facts)]
+        placed = [
+            (rank, (rank_facts or {}).get("placed", {})) for rank, rank_facts in enumerate(facts)
+        ]
         memory = [
             (rank, event) for rank in ranks for event in _called("memory", reported[rank])[-1:]
         ]
@@ -346,8 +353,8 @@ def _of_gpu_ranks(ranks: int | None, without: Collection[str] = ()) -> dict[str,
     if ranks is None:
         return chosen
     has_allocator = any(name in os.environ for name in _ALLOCATOR)
-    own = {*os.environ, *(_ALLOCATOR if has_allocator else ())}
-    return {name: value for name, value in chosen.items() if name not in own}
+    set_by_user = {*os.environ, *(_ALLOCATOR if has_allocator else ())}
+    return {name: value for name, value in chosen.items() if name not in set_by_user}
 
 
 _ALLOCATOR = ("PYTORCH_CUDA_ALLOC_CONF", "PYTORCH_ALLOC_CONF")
@@ -466,39 +473,46 @@ SHARING = 16
 
 def check_site(experiment: Experiment, site: Site) -> None:
     """Refuse what this machine cannot run.  Raises UnavailableError, in one line."""
-    own, on_gpu = experiment, experiment.device.startswith("cuda")
+    on_gpu = experiment.device.startswith("cuda")
     if not on_gpu:
-        _check_host(own)
-    _check_framework(own)
-    have, what = (site.gpus, "GPU") if on_gpu else (_room_for_ranks(own, site), "core")
-    needed = own.mesh.ranks
+        _check_host(experiment)
+    _check_framework(experiment)
+    have, device_kind = (
+        (site.gpus, "GPU") if on_gpu else (_room_for_ranks(experiment, site), "core")
+    )
+    needed = experiment.mesh.ranks
     if needed > have:
         ranks = "1 rank" if needed == 1 else f"{needed} ranks"
         fewer = f"--nproc {have}" if have else "--device cpu"
         lacks = NeedsGpuError if on_gpu else UnavailableError
         raise lacks(
-            f"{ranks}, and {have} {what}{'' if have == 1 else 's'}: each rank needs one of its own",
+            f"{ranks}, and {have} {device_kind}{'' if have == 1 else 's'}: each rank "
+            "needs one of its own",
             fewer + ("; CUDA_VISIBLE_DEVICES is honoured" if on_gpu else ""),
         )
-    for number in own.device_numbers:
+    for number in experiment.device_numbers:
         if number not in site.present:
             there = ", ".join(map(str, site.present)) or "none"
-            words = f"devices {own.placement.devices}: there is no GPU {number}"
+            words = f"devices {experiment.placement.devices}: there is no GPU {number}"
             raise UnavailableError(words, f"this machine has: {there}")
         if number not in site.numbers:
             shown = os.environ.get("CUDA_VISIBLE_DEVICES")
             by = f" by CUDA_VISIBLE_DEVICES={shown}" if shown is not None else ""
-            words = f"devices {own.placement.devices}: GPU {number} is hidden from torch{by}"
+            words = f"devices {experiment.placement.devices}: GPU {number} is hidden from torch{by}"
             raise UnavailableError(words, "unset CUDA_VISIBLE_DEVICES, or name others")
-    if own.optimizer == "adamw-8bit" and missing_requirement(python_of(own), {"torchao": ""}):
+    if experiment.optimizer == "adamw-8bit" and missing_requirement(
+        python_of(experiment), {"torchao": ""}
+    ):
         raise UnavailableError("adamw-8bit needs torchao", "pip install torchao")
-    has = site.arithmetic_of(own.device, own.device_numbers)
-    if not own.placement.emulate and has.is_emulated(own.precision):
-        words = f"precision {own.precision} is emulated here, and emulate is false"
+    has = site.arithmetic_of(experiment.device, experiment.device_numbers)
+    if not experiment.placement.emulate and has.is_emulated(experiment.precision):
+        words = f"precision {experiment.precision} is emulated here, and emulate is false"
         raise NeedsGpuError(words, has.line)
-    if own.precision == "fp8":
-        _check_fp8(own, site)
-    if own.kernels.liger and missing_requirement(python_of(own), {"liger_kernel": ""}):
+    if experiment.precision == "fp8":
+        _check_fp8(experiment, site)
+    if experiment.kernels.liger and missing_requirement(
+        python_of(experiment), {"liger_kernel": ""}
+    ):
         raise UnavailableError("liger needs liger_kernel", "pip install liger-kernel")
 
 
@@ -506,56 +520,63 @@ _LEAST_FP8 = (8, 9)
 """Ada, the first of NVIDIA's with products of 8-bit floats; of AMD's (MI300) torch says it."""
 
 
-def _check_fp8(own: Experiment, site: Site) -> None:
+def _check_fp8(experiment: Experiment, site: Site) -> None:
     """Refuse 8-bit products where a GPU or torchao lacks them."""
-    for number in own.device_numbers or site.numbers[:1]:
+    for number in experiment.device_numbers or site.numbers[:1]:
         have = site.capabilities.get(number)
         if have is not None and have < _LEAST_FP8:
-            least, found = (".".join(map(str, each)) for each in (_LEAST_FP8, have))
+            least, shown = (".".join(map(str, version)) for version in (_LEAST_FP8, have))
             words = f"needs products of fp8: compute capability {least} (Ada, Hopper) or later"
-            raise NeedsGpuError(f"{words}, and GPU {number} has {found}", "precision bf16")
-    if missing_requirement(python_of(own), {"torchao": "0.10"}):
+            raise NeedsGpuError(f"{words}, and GPU {number} has {shown}", "precision bf16")
+    if missing_requirement(python_of(experiment), {"torchao": "0.10"}):
         raise UnavailableError("missing: fp8 needs torchao (0.10 or newer)", "pip install torchao")
 
 
-def _check_framework(own: Experiment) -> None:
+def _check_framework(experiment: Experiment) -> None:
     """Refuse a framework that is not installed, or without what it needs besides."""
-    if (lacking := ENGINES[own.framework].missing(own.placement.python)) is not None:
+    if (lacking := ENGINES[experiment.framework].missing(experiment.placement.python)) is not None:
         hint = "another --framework"
-        if is_driven(own):
-            hint += f", or name a Python that has it: --python PATH or {variable_of(own.framework)}"
+        if is_driven(experiment):
+            hint += (
+                ", or name a Python that has it: --python PATH or "
+                f"{variable_of(experiment.framework)}"
+            )
             hint += "; `make engines` installs what is tested"
-        raise UnavailableError(f"{own.framework}: {lacking}", hint)
-    if (missing := ENGINES[own.framework].lacks(own)) is not None:
+        raise UnavailableError(f"{experiment.framework}: {lacking}", hint)
+    if (missing := ENGINES[experiment.framework].lacks(experiment)) is not None:
         raise missing
 
 
-def _check_host(own: Experiment) -> None:
+def _check_host(experiment: Experiment) -> None:
     """Refuse what only GPUs have."""
     rules = (
-        (not own.placement.p2p, "p2p off is a matter of GPUs", "leave p2p out on a CPU"),
-        (own.precision == "tf32", "tf32 is a matter of GPUs", "fp32 on a CPU"),
+        (not experiment.placement.p2p, "p2p off is a matter of GPUs", "leave p2p out on a CPU"),
+        (experiment.precision == "tf32", "tf32 is a matter of GPUs", "fp32 on a CPU"),
         (
-            own.precision == "fp8",
+            experiment.precision == "fp8",
             "needs a GPU with products of fp8: compute capability 8.9 (Ada, Hopper) or later",
             "bf16 on a CPU",
         ),
         *(
             (
-                word in own.unfused_parts,
+                word in experiment.unfused_parts,
                 f"unfused = {word} is a matter of GPUs",
                 f"leave {word} out",
             )
             for word in GPU_ONLY
         ),
         (
-            own.kernels.cuda_graph,
+            experiment.kernels.cuda_graph,
             "CUDA graphs are a matter of GPUs",
             "leave cuda_graph out on a CPU",
         ),
-        (own.kernels.liger, "Liger's kernels are a matter of GPUs", "leave liger out on a CPU"),
         (
-            own.parallel == "dataparallel",
+            experiment.kernels.liger,
+            "Liger's kernels are a matter of GPUs",
+            "leave liger out on a CPU",
+        ),
+        (
+            experiment.parallel == "dataparallel",
             "torch.nn.DataParallel is a matter of GPUs",
             "leave parallel out: DDP",
         ),
@@ -565,8 +586,8 @@ def _check_host(own: Experiment) -> None:
             raise NeedsGpuError(words, hint)
 
 
-def _room_for_ranks(own: Experiment, site: Site) -> int:
-    is_small = parameters(find(own.model)).total <= SMALL
+def _room_for_ranks(experiment: Experiment, site: Site) -> int:
+    is_small = parameters(find(experiment.model)).total <= SMALL
     return max(site.cores, SHARING) if is_small else site.cores
 
 

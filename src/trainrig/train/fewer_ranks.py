@@ -52,10 +52,10 @@ def on_ranks(experiment: Experiment, ranks: int) -> Experiment:
 
 def fewer_ranks(experiment: Experiment) -> tuple[int, ...]:
     """Numbers of ranks that it may go on with where one stays lost, the largest first."""
-    found: list[int] = []
+    rank_counts: list[int] = []
     least = experiment.recovery.min_nproc or experiment.processes
     for ranks in range(experiment.processes - 1, least - 1, -1):
         with suppress(UsageError):
             on_ranks(experiment, ranks)
-            found.append(ranks)
-    return tuple(found)
+            rank_counts.append(ranks)
+    return tuple(rank_counts)

@@ -85,27 +85,27 @@ def observed_layout(facts: Mapping[str, Any]) -> RankLayout:
     """Return the layout of a rank from the facts that it read."""
     exchanges = None
     if facts.get("exchanges") is not None:
-        exchanges = tuple(Exchange(**each) for each in facts["exchanges"])
+        exchanges = tuple(Exchange(**exchange) for exchange in facts["exchanges"])
     counted = exchanges or ()
     split, copied = facts.get("split", {}), facts.get("copied", {})
-    held = facts["states"] if facts["moments"] else facts["masters"]
+    local_elements = facts["states"] if facts["moments"] else facts["masters"]
     whole = facts.get("num_parameters_here") or facts["num_parameters"]
     summed = facts.get("reduce_dtype") or _dtypes(_reduced(counted)) or facts.get("gradient_dtype")
     collectives = facts.get("gradient_collectives")
     if collectives is None and exchanges is not None:
-        collectives = sum(each.count for each in _reduced(counted))
+        collectives = sum(exchange.count for exchange in _reduced(counted))
     sizes = facts.get("axes", {})
     tp, device = split.get("tp"), facts["device"].split(":")[0]
     # Sums of activations are scattered along the sequence.
-    scattered = any(each.operation == "reduce_scatter" for each in _on(counted, "tp"))
+    scattered = any(exchange.operation == "reduce_scatter" for exchange in _on(counted, "tp"))
     on_host = device == "cpu" or "master_device" not in facts
     as_read: dict[str, Any] = {name: facts[name] for name in _ALWAYS_READ}
     as_read |= {name: facts.get(name) for name in _READ}
     return RANK_KEYS.make(
         **as_read,
-        ranks=_ranks(facts, held >= _SHARE * whole, collectives, counted),
-        zero=_zero(facts, held, whole, counted),
-        shard_ranks=round(whole / held) if held else 1,
+        ranks=_ranks(facts, local_elements >= _SHARE * whole, collectives, counted),
+        zero=_zero(facts, local_elements, whole, counted),
+        shard_ranks=round(whole / local_elements) if local_elements else 1,
         grad_accum=facts["micro_batches"],
         precision=_precision(facts),
         fp8_recipe=(facts.get("float8") or {}).get("recipe"),
@@ -121,7 +121,7 @@ def observed_layout(facts: Mapping[str, Any]) -> RankLayout:
         held_weights=facts["weights"] / whole,
         held_weights_in_backward=facts["weights_between"] / whole,
         held_gradients=facts["gradients"] / whole,
-        held_states=held / whole,
+        held_states=local_elements / whole,
         state_precision=_word(facts["state_dtype"]),
         gradient_collectives=collectives,
         exchanges=exchanges,
@@ -151,20 +151,20 @@ def _word(dtype: Any) -> str | None:
 
 
 def _on(exchanges: Sequence[Exchange], *axes: str) -> list[Exchange]:
-    return [each for each in exchanges if each.axis in axes]
+    return [exchange for exchange in exchanges if exchange.axis in axes]
 
 
 def _reduced(exchanges: Sequence[Exchange]) -> list[Exchange]:
     """What data parallelism sums."""
     return [
-        each
-        for each in exchanges
-        if each.axis.startswith("dp") and each.operation in ("all_reduce", "reduce_scatter")
+        exchange
+        for exchange in exchanges
+        if exchange.axis.startswith("dp") and exchange.operation in ("all_reduce", "reduce_scatter")
     ]
 
 
 def _dtypes(exchanges: Sequence[Exchange]) -> str | None:
-    return ", ".join(sorted({each.dtype for each in exchanges})) or None
+    return ", ".join(sorted({exchange.dtype for exchange in exchanges})) or None
 
 
 def _recompute(facts: Mapping[str, Any]) -> str | None:
@@ -192,14 +192,16 @@ def _ranks(
     return 1 if silent and whole else int(facts["ranks"])
 
 
-def _zero(facts: Mapping[str, Any], held: int, whole: int, exchanges: Sequence[Exchange]) -> int:
+def _zero(
+    facts: Mapping[str, Any], local_elements: int, whole: int, exchanges: Sequence[Exchange]
+) -> int:
     """Which stage of ZeRO it is, by what a rank holds of states, gradients and weights.
 
     Under stage 3 some weights are not there between forward and backward; embedding and head are.
     FSDP2 shares gradients under stage 1 too, but reduces them once a step: with one micro-batch
     stages 1 and 2 are the same program, called 2.
     """
-    if facts["ranks"] == 1 or held >= _SHARE * whole:
+    if facts["ranks"] == 1 or local_elements >= _SHARE * whole:
         return 0
     if facts["gradients"] >= _SHARE * whole:
         return 1
@@ -212,15 +214,15 @@ def _zero(facts: Mapping[str, Any], held: int, whole: int, exchanges: Sequence[E
 
 def differences(requested: RankLayout, found: RankLayout) -> list[str]:
     """Return what was requested and is not there, each with both values."""
-    apart = []
+    differing = []
     for name in REQUESTED:
         ask, have = RANK_KEYS.get(requested, name), RANK_KEYS.get(found, name)
         if ask is None or have is None or ask == have:
             continue
         if name == "zero" and (ask, have, requested.batch.grad_accum) == (1, 2, 1):
             continue  # the same program
-        apart.append(f"{name}: asked {ask}, found {have} ({found.wrapped})")
-    return apart
+        differing.append(f"{name}: asked {ask}, found {have} ({found.wrapped})")
+    return differing
 
 
 def expected_exchanges(
@@ -266,7 +268,7 @@ def exchange_differences(
     if found is None:
         return []
     want, have = ({(e.operation, e.axis, e.dtype): e for e in part} for part in (expected, found))
-    apart = []
+    differing = []
     for key in sorted({*want, *have}):
         if want.get(key) != have.get(key):
             sides = (
@@ -275,5 +277,5 @@ def exchange_differences(
             )
             operation, axis, dtype = key
             ask, got = sides
-            apart.append(f"{operation} over {axis} in {dtype}: formula {ask}, found {got}")
-    return apart
+            differing.append(f"{operation} over {axis} in {dtype}: formula {ask}, found {got}")
+    return differing

@@ -169,74 +169,80 @@ def shortened(experiment: Experiment) -> Experiment:
     return experiment.replace(model=with_layers(experiment.model, layers), init="", steps=1)
 
 
-def is_alone(own: Experiment) -> bool:
+def is_alone(experiment: Experiment) -> bool:
     """Whether one process of the reference's framework trains it."""
-    return own.framework == reference_framework(own.model) and own.mesh.ranks == 1
+    return (
+        experiment.framework == reference_framework(experiment.model) and experiment.mesh.ranks == 1
+    )
 
 
-def is_reference(own: Experiment, other: Experiment) -> bool:
-    """Whether ``own`` is a one-process training on the samples of ``other``, in its precision."""
-    other_kernels = own.compile or own.kernels.unfused or own.kernels.cuda_graph
-    if not is_alone(own) or own.recompute != "none" or other_kernels:
+def is_reference(experiment: Experiment, other: Experiment) -> bool:
+    """Return whether ``experiment`` is ``other``'s samples and precision in one process."""
+    other_kernels = (
+        experiment.compile or experiment.kernels.unfused or experiment.kernels.cuda_graph
+    )
+    if not is_alone(experiment) or experiment.recompute != "none" or other_kernels:
         return False
-    return all(own.get(key) == other.get(key) for key in _SAME) and (
-        own.global_samples == other.global_samples
+    return all(experiment.get(key) == other.get(key) for key in _SAME) and (
+        experiment.global_samples == other.global_samples
     )
 
 
 _SAME = ("model", "data", "init", "seq_len", "precision", "fp8_recipe", "seed", "device", "dropout")
 
 
-def disagreement(own: Probe, reference: Probe, dtype: str) -> str | None:
+def disagreement(probe: Probe, reference: Probe, dtype: str) -> str | None:
     """Why the two are not comparable; None if they are."""
-    if own.only_first and own.losses and reference.losses:
-        return _apart("loss", 0, own.losses, reference.losses, FIRST)
-    if len(own.losses) != STEPS or len(reference.losses) != STEPS:
-        return f"{len(own.losses)} of {STEPS} steps were trained"
+    if probe.only_first and probe.losses and reference.losses:
+        return _apart("loss", 0, probe.losses, reference.losses, FIRST)
+    if len(probe.losses) != STEPS or len(reference.losses) != STEPS:
+        return f"{len(probe.losses)} of {STEPS} steps were trained"
     # Where fp16 overflows there is no norm and no update: the next step has the same gradients.
     overflown = 0
-    norms = list(zip(own.grad_norms, reference.grad_norms, strict=True))
+    norms = list(zip(probe.grad_norms, reference.grad_norms, strict=True))
     while dtype == "fp16" and overflown < STEPS and norms[overflown] == (None, None):
         overflown += 1
     if overflown == STEPS:
         return "every step overflowed, in the one-process reference too: nothing was compared"
-    within = FIRST if own.autocast == reference.autocast else ONE_ROUNDING
-    first = _apart("gradient norm", overflown, own.without, reference.grad_norms, within)
-    found = _apart("loss", 0, own.losses, reference.losses, FIRST) or first
+    within = FIRST if probe.autocast == reference.autocast else ONE_ROUNDING
+    first = _apart("gradient norm", overflown, probe.without, reference.grad_norms, within)
+    difference = _apart("loss", 0, probe.losses, reference.losses, FIRST) or first
     for step in range(1, STEPS):
-        found = found or _apart("loss", step, own.losses, reference.losses, LATER[dtype])
-    return found
+        difference = difference or _apart(
+            "loss", step, probe.losses, reference.losses, LATER[dtype]
+        )
+    return difference
 
 
-def gaps(own: Probe, reference: Probe) -> tuple[float, float | None] | None:
+def gaps(probe: Probe, reference: Probe) -> tuple[float, float | None] | None:
     """The largest relative gap of a loss, and that of the first gradient norm that both have.
 
     None in its place: the norm is not compared, as `Probe.rounding` says.
     """
-    count = 1 if own.only_first else len(own.losses)
-    pairs = (own.losses[:count], reference.losses), (own.without, reference.grad_norms)
+    count = 1 if probe.only_first else len(probe.losses)
+    pairs = (probe.losses[:count], reference.losses), (probe.without, reference.grad_norms)
     losses, norms = (
         [abs(a - b) / abs(b) for a, b in zip(*pair, strict=False) if a is not None and b]
         for pair in pairs
     )
-    if own.only_first and losses:
+    if probe.only_first and losses:
         return losses[0], None
     return (max(losses), norms[0]) if losses and norms else None
 
 
 def _apart(
-    what: str,
+    quantity: str,
     step: int,
-    own: Sequence[float | None],
+    values: Sequence[float | None],
     reference: Sequence[float | None],
     tolerance: float,
 ) -> str | None:
-    a, b = (math.nan if (x := each[step]) is None else x for each in (own, reference))
+    a, b = (math.nan if (x := series[step]) is None else x for series in (values, reference))
     gap = abs(a - b) / abs(b) if b else math.inf
     if gap <= tolerance:  # no NaN is
         return None
     ratio = a / b if b else math.nan
     return (
-        f"{what} of step {step}: {a:.6g}, the one-process reference has {b:.6g} "
+        f"{quantity} of step {step}: {a:.6g}, the one-process reference has {b:.6g} "
         f"({ratio:.4g} times; tolerance {tolerance:.0e})"
     )

@@ -87,11 +87,11 @@ def model_refused_by_transformers(shape: ModelShape) -> Refusal:
     return None
 
 
-def _refused_of_library_model(own: Experiment) -> Refusal:
+def _refused_of_library_model(experiment: Experiment) -> Refusal:
     """Return what is not done with a model that transformers alone builds."""
-    if not own.init or not find(own.model).is_only_predicted:
+    if not experiment.init or not find(experiment.model).is_only_predicted:
         return None
-    words = f"init: {own.model} begins with transformers' own random weights"
+    words = f"init: {experiment.model} begins with transformers' own random weights"
     return words, "leave init out"
 
 
@@ -152,37 +152,52 @@ _FP8_MULTIPLE = 16
 """Sizes of products of 8-bit floats (torch._scaled_mm)."""
 
 
-def _fp8_refused(own: Experiment) -> Refusal:
+def _fp8_refused(experiment: Experiment) -> Refusal:
     """Products of 8-bit floats that no kernel computes, and their words without them."""
-    if own.precision != "fp8":
-        words = f"fp8_recipe {own.kernels.fp8_recipe} says how fp8 is scaled, and precision is "
-        return (f"{words}{own.precision}", "precision = fp8") if own.kernels.fp8_recipe else None
-    shape, layout = find(own.model), own.predicted_layout
-    sizes = {each.wide_in for each in matrices(shape)} | {each.wide_out for each in matrices(shape)}
-    tokens = {own.batch_size * own.seq_len // own.cp}
-    tokens |= {own.batch_size * layout.batch.written} if shape.num_decoder_layers else set()
-    for what, numbers in ((f"widths of {own.model}", sizes), ("tokens of a micro-batch", tokens)):
+    if experiment.precision != "fp8":
+        words = (
+            f"fp8_recipe {experiment.kernels.fp8_recipe} says how fp8 is scaled, and precision is "
+        )
+        return (
+            (f"{words}{experiment.precision}", "precision = fp8")
+            if experiment.kernels.fp8_recipe
+            else None
+        )
+    shape, layout = find(experiment.model), experiment.predicted_layout
+    sizes = {matrix.wide_in for matrix in matrices(shape)} | {
+        matrix.wide_out for matrix in matrices(shape)
+    }
+    tokens = {experiment.batch_size * experiment.seq_len // experiment.cp}
+    tokens |= {experiment.batch_size * layout.batch.written} if shape.num_decoder_layers else set()
+    for quantity, numbers in (
+        (f"widths of {experiment.model}", sizes),
+        ("tokens of a micro-batch", tokens),
+    ):
         if broken := [number for number in sorted(numbers) if number % _FP8_MULTIPLE]:
             words = (
-                f"fp8 multiplies sizes that are multiples of {_FP8_MULTIPLE}: {what}: {broken[0]}"
+                f"fp8 multiplies sizes that are multiples of {_FP8_MULTIPLE}: {quantity}: "
+                f"{broken[0]}"
             )
             return words, "another batch_size or seq_len, another model, or bf16"
     return None
 
 
-def refused_by_native(own: Experiment) -> Refusal:
+def refused_by_native(experiment: Experiment) -> Refusal:
     """What our own engine has no use for."""
-    if (fp8 := _fp8_refused(own)) is not None:
+    if (fp8 := _fp8_refused(experiment)) is not None:
         return fp8
-    if own.kernels.trainer:
+    if experiment.kernels.trainer:
         words = "trainer is Hugging Face's"
         return words, "framework = huggingface, or leave them out"
-    if own.kernels.liger or own.placement.loader_workers:
+    if experiment.kernels.liger or experiment.placement.loader_workers:
         words = "liger and loader_workers are options of another framework's trainer"
         return words, "framework = huggingface, or leave them out"
-    if not own.placement.python:
+    if not experiment.placement.python:
         return None
-    words = f"python names the interpreter of another project's engine, and {own.framework} is ours"
+    words = (
+        "python names the interpreter of another project's engine, and "
+        f"{experiment.framework} is ours"
+    )
     return words, "leave it out, or name it in the experiments of another project's engine"
 
 
@@ -196,9 +211,9 @@ def layout_refused_by_trainer(layout: Layout) -> Refusal:
     """Layouts that Trainer does not train."""
     if (fp8 := _no_fp8(layout)) is not None:
         return fp8
-    for name, what in _SPLITS.items():
+    for name, split_name in _SPLITS.items():
         if layout.get(name) > 1:
-            return f"{what} ({name}) is the native framework's", "--framework native"
+            return f"{split_name} ({name}) is the native framework's", "--framework native"
     if layout.sharding.zero == 1:
         words = (
             f"huggingface with zero {layout.sharding.zero}: Trainer shards through FSDP, "
@@ -218,56 +233,58 @@ def layout_refused_by_trainer(layout: Layout) -> Refusal:
     return selective or (wrapped if layout.sharding.parallel == "dataparallel" else None)
 
 
-def _natives(own: Experiment) -> str | None:
+def _natives(experiment: Experiment) -> str | None:
     """The first key that is set and only our own engine knows."""
     known = {
-        "heldout_every": own.heldout.every,
-        "decay_embeddings": not own.update.decay_embeddings,
-        "max_restarts": own.recovery.max_restarts,
-        "min_nproc": own.recovery.min_nproc,
-        "unfused": own.kernels.unfused,
-        "fp8_recipe": own.kernels.fp8_recipe,
-        "cuda_graph": own.kernels.cuda_graph,
+        "heldout_every": experiment.heldout.every,
+        "decay_embeddings": not experiment.update.decay_embeddings,
+        "max_restarts": experiment.recovery.max_restarts,
+        "min_nproc": experiment.recovery.min_nproc,
+        "unfused": experiment.kernels.unfused,
+        "fp8_recipe": experiment.kernels.fp8_recipe,
+        "cuda_graph": experiment.kernels.cuda_graph,
     }
     return next((name for name, is_set in known.items() if is_set), None)
 
 
-def refused_by_trainer(own: Experiment) -> Refusal:
+def refused_by_trainer(experiment: Experiment) -> Refusal:
     """What Trainer does not train, or would train otherwise and not say so."""
-    if (refused := _refused_of_library_model(own)) is not None:
+    if (refused := _refused_of_library_model(experiment)) is not None:
         return refused
-    family = find(own.model).family
-    name = _natives(own) or ""
-    parsed(own.kernels.trainer)
+    family = find(experiment.model).family
+    name = _natives(experiment) or ""
+    parsed(experiment.kernels.trainer)
     rules = (
         (
-            own.quantize != "none" and own.expected.comparable,
-            f"quantize {own.quantize} rounds the weights themselves: its losses are its own",
+            experiment.quantize != "none" and experiment.expected.comparable,
+            f"quantize {experiment.quantize} rounds the weights themselves: its losses are its own",
             "comparable = false, with why",
         ),
         (
-            own.zero > 0 and not own.device.startswith("cuda"),
-            f"huggingface with zero {own.zero} on a CPU: accelerate would run DDP and not say so",
+            experiment.zero > 0 and not experiment.device.startswith("cuda"),
+            f"huggingface with zero {experiment.zero} on a CPU: accelerate would run "
+            "DDP and not say so",
             "zero 0, or --framework native",
         ),
         (
-            own.kernels.liger and family != "llama",
+            experiment.kernels.liger and family != "llama",
             f"liger: it has no kernels for {family}",
             "leave it out, or a llama model",
         ),
         (
-            own.kernels.attention == "tiles",
+            experiment.kernels.attention == "tiles",
             "attention = tiles: only the native framework has it, on a CPU",
             "attention sdpa, plain or auto",
         ),
         (
-            own.dropout > 0 and own.expected.comparable,
-            f"dropout {own.dropout:g}: Trainer's masks come from a generator: no other training "
+            experiment.dropout > 0 and experiment.expected.comparable,
+            f"dropout {experiment.dropout:g}: Trainer's masks come from a generator: "
+            "no other training "
             "has them",
             "comparable = false, with why, or dropout 0",
         ),
         (
-            own.dropout > 0 and family == "llama",
+            experiment.dropout > 0 and family == "llama",
             "Hugging Face's Llama drops of attention alone",
             "dropout 0, or another family",
         ),
@@ -277,8 +294,9 @@ def refused_by_trainer(own: Experiment) -> Refusal:
             f"--framework native, or leave {name} out",
         ),
         (
-            own.steps > MOST_STEPS,
-            f"steps = {own.steps}: Trainer is told the learning rate of each, {MOST_STEPS} at most",
+            experiment.steps > MOST_STEPS,
+            f"steps = {experiment.steps}: Trainer is told the learning rate of each, "
+            f"{MOST_STEPS} at most",
             "fewer steps, or --framework native",
         ),
     )
@@ -289,17 +307,21 @@ MOST_STEPS = 1_000_000
 """Of another project's engine: their learning rates are a list."""
 
 
-def lacking_for_trainer(own: Experiment) -> UnavailableError | None:
+def lacking_for_trainer(experiment: Experiment) -> UnavailableError | None:
     """What adapters, 4-bit weights and arguments by name need besides."""
-    python = interpreter_for(own.placement.python, own.framework)
-    if own.quantize != "none" and not own.device.startswith("cuda"):
+    python = interpreter_for(experiment.placement.python, experiment.framework)
+    if experiment.quantize != "none" and not experiment.device.startswith("cuda"):
         words = "unverified: needs CUDA: QLoRA's 4-bit weights are multiplied by bitsandbytes"
         return NeedsGpuError(words, "lora_rank without quantize on a CPU")
-    needs = {"peft": own.lora_rank > 0, "bitsandbytes": own.quantize != "none"}
+    needs = {"peft": experiment.lora_rank > 0, "bitsandbytes": experiment.quantize != "none"}
     for package, is_needed in needs.items():
         if is_needed and missing_requirement(python, {package: ""}) is not None:
             return UnavailableError(f"lora_rank needs {package}", f"pip install {package}")
-    return lacking(own.kernels.trainer, python, own.device) if own.kernels.trainer else None
+    return (
+        lacking(experiment.kernels.trainer, python, experiment.device)
+        if experiment.kernels.trainer
+        else None
+    )
 
 
 def layout_refused_by_deepspeed(layout: Layout) -> Refusal:
@@ -312,10 +334,10 @@ def layout_refused_by_deepspeed(layout: Layout) -> Refusal:
         *(
             (
                 layout.get(name) > 1,
-                f"{what} ({name}) of Hugging Face's models is not trained by DeepSpeed here",
+                f"{split_name} ({name}) of Hugging Face's models is not trained by DeepSpeed here",
                 "--framework native or megatron",
             )
-            for name, what in _SPLITS.items()
+            for name, split_name in _SPLITS.items()
             if name != "pp"
         ),
         *(_pipeline_refused_by_deepspeed(layout) if layout.mesh.pp > 1 else ()),
@@ -387,19 +409,22 @@ def _pipeline_refused_by_deepspeed(layout: Layout) -> tuple[tuple[Any, str, str]
 _PIPED_BY_DEEPSPEED = ("GPT2LMHeadModel", "LlamaForCausalLM")
 
 
-def refused_by_deepspeed(own: Experiment) -> Refusal:
+def refused_by_deepspeed(experiment: Experiment) -> Refusal:
     """What DeepSpeed refuses, or is given by nobody."""
-    if own.precision == "fp16" and not own.device.startswith("cuda"):
+    if experiment.precision == "fp16" and not experiment.device.startswith("cuda"):
         words = "deepspeed in fp16, whose loss is scaled, on a CPU: its CPU kernels have no fp16"
         return words, "bf16 or fp32, or --device cuda"
-    if (refused := _refused_of_library_model(own)) is not None:
+    if (refused := _refused_of_library_model(experiment)) is not None:
         return refused
-    shape = find(own.model)
+    shape = find(experiment.model)
     is_piped = not shape.is_only_predicted and class_names(shape)[1] in _PIPED_BY_DEEPSPEED
-    if own.pp > 1 and not is_piped:
-        words = f"{own.model} is not cut into stages for DeepSpeed's pipeline: gpt2 and llama are"
+    if experiment.pp > 1 and not is_piped:
+        words = (
+            f"{experiment.model} is not cut into stages for DeepSpeed's pipeline: "
+            "gpt2 and llama are"
+        )
         return words, "gpt2 or llama, or --framework native"
-    return _refused_options(own)
+    return _refused_options(experiment)
 
 
 def layout_refused_by_megatron(layout: Layout) -> Refusal:
@@ -480,34 +505,44 @@ def checkpoint_refused_by_megatron(shape: ModelShape) -> Refusal:
     return model_refused_by_megatron(shape)
 
 
-def refused_by_megatron(own: Experiment) -> Refusal:
+def refused_by_megatron(experiment: Experiment) -> Refusal:
     """What Megatron-Core has no kernels for, and options of others."""
-    if own.precision == "fp16" and not own.device.startswith("cuda"):
+    if experiment.precision == "fp16" and not experiment.device.startswith("cuda"):
         return "megatron in fp16 on a CPU has no kernels", "bf16 or fp32, or --device cuda"
-    return _refused_options(own)
+    return _refused_options(experiment)
 
 
-def lacking_for_megatron(own: Experiment) -> UnavailableError | None:
+def lacking_for_megatron(experiment: Experiment) -> UnavailableError | None:
     """What needs CUDA."""
-    if own.recompute != "none" and not own.device.startswith("cuda"):
+    if experiment.recompute != "none" and not experiment.device.startswith("cuda"):
         words = "unverified: needs CUDA: Megatron's recomputation keeps CUDA's random numbers"
         return NeedsGpuError(words, "recompute none on a CPU, or --framework native")
     return None
 
 
-def _refused_options(own: Experiment) -> Refusal:
-    if own.dropout > 0:
-        words = f"dropout {own.dropout:g}: no other training has the masks of {own.framework}'s"
+def _refused_options(experiment: Experiment) -> Refusal:
+    if experiment.dropout > 0:
+        words = (
+            f"dropout {experiment.dropout:g}: no other training has the masks of "
+            f"{experiment.framework}'s"
+        )
         return words, "dropout 0, or --framework native"
-    if own.kernels.liger or own.placement.loader_workers or own.kernels.trainer:
+    if (
+        experiment.kernels.liger
+        or experiment.placement.loader_workers
+        or experiment.kernels.trainer
+    ):
         words = "liger, loader_workers and trainer are options of Hugging Face's trainer"
         return words, "framework = huggingface, or leave them out"
-    if own.kernels.attention == "tiles":
+    if experiment.kernels.attention == "tiles":
         words = "attention = tiles: only the native framework has it, on a CPU"
         return words, "attention sdpa, plain or auto"
-    if name := _natives(own):
+    if name := _natives(experiment):
         return f"{name} is the native framework's", f"--framework native, or leave {name} out"
-    if own.steps > MOST_STEPS:
-        words = f"steps = {own.steps}: {own.framework} is told the learning rate of each, "
+    if experiment.steps > MOST_STEPS:
+        words = (
+            f"steps = {experiment.steps}: {experiment.framework} is told the learning "
+            "rate of each, "
+        )
         return f"{words}{MOST_STEPS} at most", "fewer steps, or --framework native"
     return None

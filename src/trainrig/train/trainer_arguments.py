@@ -82,19 +82,19 @@ _INSTALLED_AS = {"optimi": "torch-optimi"}
 
 def parsed(text: str) -> dict[str, Value]:
     """Names and values of ``name=value,name=value``.  Raises UsageError."""
-    found: dict[str, Value] = {}
+    values: dict[str, Value] = {}
     for part in (word.strip() for word in text.split(",") if word.strip()):
         name, sign, value = (word.strip() for word in part.partition("="))
         if not sign or not value or not re.fullmatch(r"[a-z][a-z0-9_]*", name):
             raise UsageError(f"trainer: {part!r}", 'trainer = "skip_memory_metrics=false"')
-        if name in found:
+        if name in values:
             raise UsageError(f"trainer: {name} is given twice", "leave one of them out")
         if name in RESERVED:
             raise UsageError(f"trainer: {name} is what the measurement needs", "leave it out")
         if name in KEYS_FOR:
             raise UsageError(f"trainer: {name} has a key of its own", f"the key {KEYS_FOR[name]}")
-        found[name] = _value(value)
-    return found
+        values[name] = _value(value)
+    return values
 
 
 def _value(text: str) -> Value:
@@ -139,14 +139,14 @@ def _source(python: str) -> str:
     return ""
 
 
-def _gone(what: str, name: str, known: list[str]) -> UnavailableError:
+def _gone(reason: str, name: str, known: list[str]) -> UnavailableError:
     near = difflib.get_close_matches(name, known, 1)
     now = SUCCESSORS.get(name) or (near[0] if near else "")
     hint = (
         f"it is called {now} now" if name in SUCCESSORS else f"did you mean {now}?" if now else ""
     )
     return UnavailableError(
-        f"trainer: {what} is not in the installed transformers", hint or "leave it out"
+        f"trainer: {reason} is not in the installed transformers", hint or "leave it out"
     )
 
 

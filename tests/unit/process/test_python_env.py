@@ -49,6 +49,7 @@ FOREIGN = list(DRIVERS.glob("*.py"))
 LIGHT = ("trainrig.process.child", "trainrig.process.events", "trainrig.trace")
 TIMERS = ("trainrig.train.native.step_timer", "trainrig.train.native.breakdown")
 SEES = (*TIMERS, "trainrig.train.native.traffic", "trainrig.train.native.host_sums")
+SEES += ("trainrig.train.native.gpu",)  # settings that every engine's ranks have
 """What looks at a step, and adds it up, whoever trains it."""
 VARIABLE = "TRAINRIG_HUGGINGFACE_PYTHON"
 FOUND = {"torch": "2.9.0", "numpy": "2.0", "transformers": "4.57.6", "accelerate": "1.1"}

@@ -88,8 +88,8 @@ def settings_as_ours(device: str) -> Iterator[None]:
 def multiplies_in_tf32() -> bool:
     """Whether fp32 products lose mantissa on a GPU; torch 2.9 names it per backend."""
     matmul = torch.backends.cuda.matmul
-    own = getattr(matmul, "fp32_precision", None)
-    return bool(matmul.allow_tf32) if own is None else own == "tf32"
+    precision = getattr(matmul, "fp32_precision", None)
+    return bool(matmul.allow_tf32) if precision is None else precision == "tf32"
 
 
 def watch_matrix(block: Any, facts: Facts) -> Callable[[], None]:
@@ -121,12 +121,12 @@ def _is_matrix(part: Any) -> bool:
 
 def code_of(package: str, model: torch.nn.Module) -> list[str]:
     """Forwards of the live modules that a package has put in place of their own, by name."""
-    found = set()
+    forwards = set()
     for module in model.modules():
         forward = getattr(module.forward, "__func__", module.forward)
         if str(getattr(forward, "__module__", "")).split(".")[0] == package:
-            found.add(forward.__qualname__.removesuffix(".forward"))
-    return sorted(found)
+            forwards.add(forward.__qualname__.removesuffix(".forward"))
+    return sorted(forwards)
 
 
 def of_result(out: torch.Tensor) -> Facts:
@@ -136,19 +136,19 @@ def of_result(out: torch.Tensor) -> Facts:
 
 def software(*packages: str) -> dict[str, str]:
     """What this rank runs on: versions of Python, torch and ``packages``, and what carries."""
-    found = {"python": platform.python_version(), "torch": str(torch.__version__)}
+    versions = {"python": platform.python_version(), "torch": str(torch.__version__)}
     for name in packages:
         try:
-            found[name] = version(name)
+            versions[name] = version(name)
         except PackageNotFoundError:  # a source folder on the path has no metadata
-            found[name] = str(getattr(sys.modules.get(name), "__version__", "unknown"))
+            versions[name] = str(getattr(sys.modules.get(name), "__version__", "unknown"))
     if torch.version.cuda is not None:
-        found["cuda"] = torch.version.cuda
+        versions["cuda"] = torch.version.cuda
     if dist.is_initialized():
         name = str(dist.get_backend())  # gloo is a part of torch; NCCL has versions of its own
         number = f" {'.'.join(map(str, torch.cuda.nccl.version()))}" if name == "nccl" else ""
-        found["transport"] = name + number
-    return found | {"interpreter": sys.executable}
+        versions["transport"] = name + number
+    return versions | {"interpreter": sys.executable}
 
 
 def narrowing(logits: torch.Tensor, labels: torch.Tensor, gradient: float, precision: str) -> float:
@@ -224,19 +224,19 @@ def memory_of(devices: Sequence[str], before: int) -> Facts:
 
     ``before``: of the first; before there was a model nothing lay on the others.
     """
-    found: list[dict[str, Any]] = []
+    entries: list[dict[str, Any]] = []
     for device in devices:
         if device.startswith("cuda"):
-            allocated = torch.cuda.max_memory_allocated(device) - (0 if found else before)
+            allocated = torch.cuda.max_memory_allocated(device) - (0 if entries else before)
             reserved = float(torch.cuda.max_memory_reserved(device))
         else:
             allocated, reserved = max(0, _status_bytes("VmHWM") - before), None
-        held = {"device": device, "allocated": float(allocated), "reserved": reserved}
-        found.append(held | (_troubles(device) if device.startswith("cuda") else {}))
+        entry = {"device": device, "allocated": float(allocated), "reserved": reserved}
+        entries.append(entry | (_troubles(device) if device.startswith("cuda") else {}))
     return {
-        "peak": max((each["allocated"] for each in found), default=None),
-        "reserved": max((each["reserved"] or 0.0 for each in found), default=0.0) or None,
-        "devices": found,
+        "peak": max((entry["allocated"] for entry in entries), default=None),
+        "reserved": max((entry["reserved"] or 0.0 for entry in entries), default=0.0) or None,
+        "devices": entries,
     }
 
 
@@ -256,17 +256,17 @@ def _troubles(device: str) -> Facts:
 
 def devices_of(devices: Iterable[str]) -> Facts:
     """Which devices these are, whatever they are called here: UUIDs of GPUs, cores of a host."""
-    found: list[Facts] = []
+    descriptions: list[Facts] = []
     for device in devices:
         if device.startswith("cuda"):
             properties = torch.cuda.get_device_properties(device)
             uuid = getattr(properties, "uuid", None)  # torch prints it without its GPU-
             named = None if uuid is None else f"GPU-{str(uuid).removeprefix('GPU-')}"
-            found.append({"device": device, "name": str(properties.name), "uuid": named})
+            descriptions.append({"device": device, "name": str(properties.name), "uuid": named})
         else:
             cores = sorted(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else []
-            found.append({"device": device, "name": None, "uuid": None, "cores": cores})
-    return {"visible": os.environ.get("CUDA_VISIBLE_DEVICES"), "devices": found}
+            descriptions.append({"device": device, "name": None, "uuid": None, "cores": cores})
+    return {"visible": os.environ.get("CUDA_VISIBLE_DEVICES"), "devices": descriptions}
 
 
 def _status_bytes(name: str) -> int:

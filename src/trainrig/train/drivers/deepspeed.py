@@ -113,9 +113,9 @@ class Zero:
         leave = common.watch_matrix(self._first_block(), self._facts)
         self._facts["weights"] = self._facts["weights_between"] = _held(self._model)
         with self._traffic:
-            found = self._step(number, rate, look=True)
+            loss_and_norm = self._step(number, rate, look=True)
         leave()
-        return found
+        return loss_and_norm
 
     def _step(self, number: int, rate: float, *, look: bool) -> tuple[torch.Tensor, Any]:
         watch, engine = self.task.watch, self.engine
@@ -170,9 +170,9 @@ class Zero:
             pairs = iter([(micro["input_ids"], micro["labels"]) for micro in micros])
             loss = self.engine.train_batch(pairs)
         if self.engine.global_steps == 1:  # the last stage alone has logits
-            found = torch.tensor(self.narrowing, device=self.task.device)
-            dist.all_reduce(found, op=dist.ReduceOp.MAX)
-            self.narrowing = float(found)
+            narrowing = torch.tensor(self.narrowing, device=self.task.device)
+            dist.all_reduce(narrowing, op=dist.ReduceOp.MAX)
+            self.narrowing = float(narrowing)
         return loss, self._norm
 
     def _time_instructions(self) -> None:
@@ -182,7 +182,7 @@ class Zero:
         """
         from deepspeed.runtime.pipe import schedule
 
-        own, watch = dict(self.engine._INSTRUCTION_MAP), self.task.watch
+        instructions, watch = dict(self.engine._INSTRUCTION_MAP), self.task.watch
         parts: dict[Any, str] = {
             schedule.LoadMicroBatch: "data_wait",
             schedule.ForwardPass: "forward",
@@ -197,7 +197,7 @@ class Zero:
             return run
 
         def backward(engine: Any, **how: Any) -> None:
-            own[schedule.BackwardPass](engine, **how)
+            instructions[schedule.BackwardPass](engine, **how)
             if self._looks:
                 self._facts["micro_batches"] += 1
                 self._backward_over()
@@ -205,12 +205,14 @@ class Zero:
         def update(engine: Any, **how: Any) -> None:
             if not engine.zero_optimization():
                 self._norm = self._norm_of_stages()
-            own[schedule.OptimizerStep](engine, **how)
+            instructions[schedule.OptimizerStep](engine, **how)
             if engine.zero_optimization():
                 self._norm = engine.get_global_grad_norm()
 
-        changed = own | {schedule.BackwardPass: backward, schedule.OptimizerStep: update}
-        changed |= {each: timed(name, changed[each]) for each, name in parts.items()}
+        changed = instructions | {schedule.BackwardPass: backward, schedule.OptimizerStep: update}
+        changed |= {
+            instruction: timed(name, changed[instruction]) for instruction, name in parts.items()
+        }
         self.engine._INSTRUCTION_MAP = changed
 
     def _norm_of_stages(self) -> torch.Tensor:
@@ -256,8 +258,8 @@ class Zero:
 
     def _whole_norm(self) -> torch.Tensor:
         optimizer = self.engine.optimizer
-        own = getattr(optimizer, "get_grads_for_norm", None)  # bf16's: it holds fp32 sums
-        grads = list(own()) if own is not None else []
+        get_grads = getattr(optimizer, "get_grads_for_norm", None)  # bf16's: it holds fp32 sums
+        grads = list(get_grads()) if get_grads is not None else []
         grads = grads or [p.grad for p in self._model.parameters() if p.grad is not None]
         return torch.nn.utils.get_total_norm(_flat(grads))
 
@@ -270,15 +272,17 @@ class Zero:
     def _backward_over(self) -> None:
         """The most gradients that a rank held when a micro-batch was over."""
         weights = list(self._model.parameters())
-        held = [weight.grad for weight in weights if weight.grad is not None]
-        held = [grad for grad in held if grad.numel()]
+        gradients = [weight.grad for weight in weights if weight.grad is not None]
+        gradients = [grad for grad in gradients if grad.numel()]
         averaged = getattr(self.engine.optimizer, "averaged_gradients", None) or {}
-        held += _flat(averaged.values())
+        gradients += _flat(averaged.values())
         # In bf16 those of one micro-batch are narrow, and added up in fp32 beside.
-        held = _flat(getattr(self.engine.optimizer, "fp32_groups_gradients_flat", None)) or held
-        self._facts["gradients"] = max(self._facts["gradients"], common.elements(held))
-        if held:
-            self._facts["gradient_dtype"] = common.kind(held)
+        gradients = (
+            _flat(getattr(self.engine.optimizer, "fp32_groups_gradients_flat", None)) or gradients
+        )
+        self._facts["gradients"] = max(self._facts["gradients"], common.elements(gradients))
+        if gradients:
+            self._facts["gradient_dtype"] = common.kind(gradients)
 
     def facts(self) -> common.Facts:
         """The layout's facts."""
@@ -288,22 +292,22 @@ class Zero:
         while hasattr(base, "optimizer"):
             base = base.optimizer
         masters = _masters(optimizer, base)
-        found = common.facts_of(
+        facts = common.facts_of(
             self.engine, masters, base, self.task.device, "deepspeed", "transformers"
         )
-        own = type(base).__name__
+        optimizer_name = type(base).__name__
         traffic = self._traffic
         assert traffic is not None
         return {
-            **found,
-            "optimizer": _OPTIMIZERS.get(own, own),
-            "fused": own in _OPTIMIZERS or found["fused"],
+            **facts,
+            "optimizer": _OPTIMIZERS.get(optimizer_name, optimizer_name),
+            "fused": optimizer_name in _OPTIMIZERS or facts["fused"],
             **self._facts,
             "gradients": self._facts["gradients"] or common.elements(masters),
             "num_parameters": sum(getattr(w, "ds_numel", w.numel()) for w in weights),
             "exchanges": [
-                {name: getattr(each, name) for name in each.__dataclass_fields__}
-                for each in traffic.exchanges
+                {name: getattr(exchange, name) for name in exchange.__dataclass_fields__}
+                for exchange in traffic.exchanges
             ],
             "axes": self._sizes(),
             "master_device": masters[0].device.type if masters else None,
@@ -352,13 +356,13 @@ def _masters(optimizer: Any, base: Any) -> list[torch.Tensor]:
         "single_partition_of_fp32_groups",
         "fp32_groups_flat_partition",
     ):
-        if found := getattr(optimizer, name, None):
-            return _flat(found)
+        if masters := getattr(optimizer, name, None):
+            return _flat(masters)
     return [weight for group in base.param_groups for weight in group["params"]]
 
 
-def _flat(found: Any) -> list[torch.Tensor]:
+def _flat(nested: Any) -> list[torch.Tensor]:
     """Tensors in lists of lists."""
-    if isinstance(found, torch.Tensor):
-        return [found]
-    return [] if found is None else [tensor for each in found for tensor in _flat(each)]
+    if isinstance(nested, torch.Tensor):
+        return [nested]
+    return [] if nested is None else [tensor for part in nested for tensor in _flat(part)]

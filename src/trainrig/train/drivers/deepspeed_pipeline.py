@@ -59,9 +59,9 @@ class _Whole:
     def filled(self, part: Any, name: str) -> Any:
         """``part`` with the weights that are called ``name`` and something."""
         head = f"{name}."
-        own = {k.removeprefix(head): v for k, v in self.weights.items() if k.startswith(head)}
-        part.load_state_dict(own, strict=False)
-        missing = [key for key, _ in part.named_parameters() if key not in own]
+        weights = {k.removeprefix(head): v for k, v in self.weights.items() if k.startswith(head)}
+        part.load_state_dict(weights, strict=False)
+        missing = [key for key, _ in part.named_parameters() if key not in weights]
         if missing:
             raise ValueError(f"weights.pt has no {name}.{missing[0]}")
         return part
@@ -73,8 +73,8 @@ class PipedTokens(nn.Module):
     def __init__(self, whole: _Whole, name: str) -> None:
         super().__init__()
         table = getattr(whole.base, whole.names.tokens)
-        made = whole.filled(nn.Embedding(table.num_embeddings, table.embedding_dim), name)
-        self.weight = made.weight
+        embedding = whole.filled(nn.Embedding(table.num_embeddings, table.embedding_dim), name)
+        self.weight = embedding.weight
 
     def forward(self, ids: Tensor) -> Tensor:
         """What each token begins as."""
@@ -87,8 +87,8 @@ class PipedPositions(nn.Module):
     def __init__(self, whole: _Whole, name: str) -> None:
         super().__init__()
         table = getattr(whole.base, whole.names.positions)
-        made = nn.Embedding(table.num_embeddings, table.embedding_dim)
-        self.table = whole.filled(made, name)
+        embedding = nn.Embedding(table.num_embeddings, table.embedding_dim)
+        self.table = whole.filled(embedding, name)
 
     def forward(self, x: Tensor) -> Tensor:
         """The first T of them."""
@@ -129,18 +129,18 @@ class PipedNorm(nn.Module):
 
     def __init__(self, whole: _Whole, name: str) -> None:
         super().__init__()
-        own: Any = getattr(whole.base, whole.names.norm)
-        size = own.weight.shape[0]
-        if isinstance(own, nn.LayerNorm):
-            made: Any = nn.LayerNorm(size, eps=own.eps)
+        library_norm: Any = getattr(whole.base, whole.names.norm)
+        size = library_norm.weight.shape[0]
+        if isinstance(library_norm, nn.LayerNorm):
+            norm: Any = nn.LayerNorm(size, eps=library_norm.eps)
         else:
-            made = type(own)(size, eps=own.variance_epsilon)
-        self.inner = whole.filled(made, name)
+            norm = type(library_norm)(size, eps=library_norm.variance_epsilon)
+        self.inner = whole.filled(norm, name)
 
     def forward(self, x: Tensor) -> Tensor:
         """Of the last block's result."""
-        found: Tensor = self.inner(x)
-        return found
+        normalized: Tensor = self.inner(x)
+        return normalized
 
 
 class PipedHead(nn.Module):
@@ -149,13 +149,13 @@ class PipedHead(nn.Module):
     def __init__(self, whole: _Whole, name: str) -> None:
         super().__init__()
         table = getattr(whole.base, whole.names.tokens)
-        made = nn.Linear(table.embedding_dim, table.num_embeddings, bias=False)
-        self.inner = whole.filled(made, name)
+        head = nn.Linear(table.embedding_dim, table.num_embeddings, bias=False)
+        self.inner = whole.filled(head, name)
 
     def forward(self, x: Tensor) -> Tensor:
         """Logits."""
-        found: Tensor = self.inner(x)
-        return found
+        logits: Tensor = self.inner(x)
+        return logits
 
 
 def logits_by(tokens: Any, x: Tensor) -> Tensor:
@@ -167,32 +167,32 @@ Loss = Callable[[Tensor, Tensor], Tensor]
 
 
 def pipelined(
-    folder: Path, options: dict[str, Any], given: dict[str, Any], stages: int, loss: Loss
+    folder: Path, options: dict[str, Any], description: dict[str, Any], stages: int, loss: Loss
 ) -> Any:
     """This rank's part of a model in ``stages``; ``loss`` is the last one's."""
     from deepspeed.pipe import PipelineModule
 
-    layers = layers_of(folder, options, given)
-    made = PipelineModule(
+    layers = layers_of(folder, options, description)
+    pipeline = PipelineModule(
         layers=layers, num_stages=stages, loss_fn=loss, partition_method="type:^pipedblock$"
     )
     if not options["device"].startswith("cuda"):
-        host_sums.apply(made)
-    return made
+        host_sums.apply(pipeline)
+    return pipeline
 
 
-def layers_of(folder: Path, options: dict[str, Any], given: dict[str, Any]) -> list[Any]:
+def layers_of(folder: Path, options: dict[str, Any], description: dict[str, Any]) -> list[Any]:
     """A model as DeepSpeed's specs of layers, from token numbers to logits; nothing is made yet."""
     from deepspeed.pipe import LayerSpec, TiedLayerSpec
 
-    names = _MODELS[given["model_class"]]
+    names = _MODELS[description["model_class"]]
     hugging_face: Any = transformers
-    config = getattr(hugging_face, given["config_class"])(**given["config"])
+    config = getattr(hugging_face, description["config_class"])(**description["config"])
     if options["attention"] != "auto":
         how = {"plain": "eager"}.get(options["attention"], options["attention"])
         config._attn_implementation = how
     with torch.device("meta"):
-        model = getattr(hugging_face, given["model_class"])(config)
+        model = getattr(hugging_face, description["model_class"])(config)
     weights = torch.load(folder / "weights.pt", weights_only=True, mmap=True)
     base = getattr(model, names.base)
     whole = _Whole(base=base, config=model.config, names=names, weights=weights)
@@ -200,16 +200,16 @@ def layers_of(folder: Path, options: dict[str, Any], given: dict[str, Any]) -> l
     def tokens(name: str, **how: Any) -> Any:
         return TiedLayerSpec("tokens", PipedTokens, whole, name, **how)
 
-    of, tied = names.base, bool(model.config.tie_word_embeddings)
-    table = f"{of}.{names.tokens}"
-    positions = f"{of}.{names.positions}" if names.positions else ""
+    base_name, tied = names.base, bool(model.config.tie_word_embeddings)
+    table = f"{base_name}.{names.tokens}"
+    positions = f"{base_name}.{names.positions}" if names.positions else ""
     return [
         tokens(table) if tied else LayerSpec(PipedTokens, whole, table),
         *([LayerSpec(PipedPositions, whole, positions)] if positions else ()),
         *(
-            LayerSpec(PipedBlock, whole, f"{of}.{names.blocks}.{number}", number)
+            LayerSpec(PipedBlock, whole, f"{base_name}.{names.blocks}.{number}", number)
             for number in range(len(getattr(base, names.blocks)))
         ),
-        LayerSpec(PipedNorm, whole, f"{of}.{names.norm}"),
+        LayerSpec(PipedNorm, whole, f"{base_name}.{names.norm}"),
         tokens(table, forward_fn=logits_by) if tied else LayerSpec(PipedHead, whole, "lm_head"),
     ]

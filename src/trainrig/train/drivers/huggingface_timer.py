@@ -77,22 +77,22 @@ class Timed(Trainer):
         def named(*args: Any, **kwargs: Any) -> Any:
             """While it fetches samples, Trainer asks all ranks for the number of their targets."""
             self.events.set_position(operation="all_gather")
-            found = gather(*args, **kwargs)
+            gathered = gather(*args, **kwargs)
             self.events.set_position()
-            return found
+            return gathered
 
         self.accelerator.gather = named
 
     def get_train_dataloader(self) -> Any:
         """Ours hands out whole micro-batches: nothing is collated or shuffled."""
-        own = self.args
+        arguments = self.args
         self._loader = torch.utils.data.DataLoader(
             self.train_dataset,
             batch_size=None,
             shuffle=False,
-            num_workers=own.dataloader_num_workers,
-            persistent_workers=own.dataloader_persistent_workers,
-            pin_memory=own.dataloader_pin_memory,
+            num_workers=arguments.dataloader_num_workers,
+            persistent_workers=arguments.dataloader_persistent_workers,
+            pin_memory=arguments.dataloader_pin_memory,
         )
         return self._loader
 
@@ -113,9 +113,9 @@ class Timed(Trainer):
         self.events.set_position(step=len(self.steps), part="data_wait")
         self.steps.append(self.watch.begin())
         self.losses.append(torch.zeros((), device=self.args.device))
-        found = super().get_batch_samples(*args, **kwargs)
+        samples = super().get_batch_samples(*args, **kwargs)
         self._part("data_wait", self.steps[-1].start)
-        return found
+        return samples
 
     def training_step(self, *args: Any, **kwargs: Any) -> Any:
         """Forward and backward of a micro-batch, with the hooks in place before the first."""
@@ -135,32 +135,30 @@ class Timed(Trainer):
         """Forward."""
         if not self.narrowing and self.options["optimizer"] == "sgd":  # the comparison's first
             return self._first_loss(*args, **kwargs)
-        found = super().compute_loss(*args, **kwargs)
+        loss = super().compute_loss(*args, **kwargs)
         self._part("forward", self._step_from)
         self.events.set_position(part="backward")
         if "weights_between" not in self.facts:
             model: Any = self.model
             self.facts["weights_between"] = common.elements(model.parameters())
         self._backward_from = self.watch.mark()
-        return found
+        return loss
 
     def _first_loss(self, model: Any, inputs: Any, *args: Any, **kwargs: Any) -> Any:
         """Forward, with a look at what backward will begin with."""
         self.narrowing, labels = 1.0, inputs["labels"]
         total = kwargs.get("num_items_in_batch")
-        found, outputs = self.compute_loss(
-            model, inputs, *args, **kwargs | {"return_outputs": True}
-        )
+        loss, outputs = self.compute_loss(model, inputs, *args, **kwargs | {"return_outputs": True})
         if total is not None:
             share, precision = common.SIZE / float(total), self.options["precision"]
             self.narrowing = common.narrowing(outputs["logits"], labels, share, precision)
-        return found
+        return loss
 
     def _get_grad_norm(self, model: Any, grad_norm: Any = None) -> Any:
         hf: Any = super()
-        found = hf._get_grad_norm(model, grad_norm=grad_norm)
-        self.norms.append(found)
-        return found
+        norm = hf._get_grad_norm(model, grad_norm=grad_norm)
+        self.norms.append(norm)
+        return norm
 
     def _watch_norms(self) -> None:
         """Keep each norm that clipping finds."""

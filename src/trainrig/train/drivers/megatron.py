@@ -67,7 +67,7 @@ class SdpaCore(torch.nn.Module):
 
     def forward(self, q: Any, k: Any, v: Any, *_: Any, **__: Any) -> torch.Tensor:
         """Fewer heads of keys and values are shared by groups of queries."""
-        q, k, v = (each.permute(1, 2, 0, 3) for each in (q, k, v))
+        q, k, v = (tensor.permute(1, 2, 0, 3) for tensor in (q, k, v))
         few = k.shape[1] < q.shape[1]
         out = F.scaled_dot_product_attention(q, k, v, is_causal=self._causal, enable_gqa=few)
         return out.permute(2, 0, 1, 3).flatten(2)
@@ -78,10 +78,10 @@ class Norm:
 
     def __new__(cls, config: Any, hidden_size: int, eps: float = 1e-5, **_: Any) -> Any:
         kind = torch.nn.RMSNorm if config.normalization == "RMSNorm" else torch.nn.LayerNorm
-        made: Any = kind(hidden_size, eps=eps)
-        for weight in made.parameters():
+        norm: Any = kind(hidden_size, eps=eps)
+        for weight in norm.parameters():
             weight.sequence_parallel = config.sequence_parallel
-        return made
+        return norm
 
 
 class Core:
@@ -161,7 +161,7 @@ class Core:
         from megatron.core.distributed import finalize_model_grads
         from megatron.core.transformer.transformer_config import TransformerConfig
 
-        given, options = self.task.given, self.task.options
+        description, options = self.task.given, self.task.options
         dtype = _DTYPES.get(options["precision"], torch.float32)
         unfused = dict.fromkeys(
             (
@@ -179,10 +179,10 @@ class Core:
         # Asked for by a test alone: the comparison sees what gloo makes of batched sends.
         batched = self.task.request.get("batch_p2p_comm", self._on_gpu)
         config = TransformerConfig(
-            **given["transformer"],
+            **description["transformer"],
             **({} if self._fused else unfused),
             **recompute,
-            activation_func=_ACTIVATIONS[given["activation"]],
+            activation_func=_ACTIVATIONS[description["activation"]],
             use_cpu_initialization=True,
             perform_initialization=False,
             tensor_model_parallel_size=options["tp"],
@@ -228,34 +228,34 @@ class Core:
         """One of this rank's stages with its part of the first weights."""
         from megatron.core.models.gpt.gpt_model import GPTModel
 
-        places, given = self.places, self.task.given
-        which = {"vp_stage": number} if self._virtual else {}
+        places, description = self.places, self.task.given
+        stage_argument = {"vp_stage": number} if self._virtual else {}
         ways = self.task.options["tp"]
-        vocab = -(-given["vocab"] // ways) * ways  # padded as far as ranks need
+        vocab = -(-description["vocab"] // ways) * ways  # padded as far as ranks need
         place = {
-            "pre_process": places.is_pipeline_first_stage(ignore_virtual=False, **which),
-            "post_process": places.is_pipeline_last_stage(ignore_virtual=False, **which),
-            **which,
+            "pre_process": places.is_pipeline_first_stage(ignore_virtual=False, **stage_argument),
+            "post_process": places.is_pipeline_last_stage(ignore_virtual=False, **stage_argument),
+            **stage_argument,
         }
         if self._is_bert:
             plain = self.task.options["attention"] == "plain"
             core = None if plain else partial(SdpaCore, causal=False)
             model = megatron_bert.bert(
-                self._config, Norm, core, vocab=vocab, given=given["model"], **place
+                self._config, Norm, core, vocab=vocab, given=description["model"], **place
             )
         else:
             model = GPTModel(
-                self._config, self._spec(), vocab_size=vocab, **given["model"], **place
+                self._config, self._spec(), vocab_size=vocab, **description["model"], **place
             )
-        self._fill(model, which)
+        self._fill(model, stage_argument)
         return model.to(self.task.device)
 
     @torch.no_grad()
-    def _fill(self, model: Any, which: dict[str, int]) -> None:
+    def _fill(self, model: Any, stage_argument: dict[str, int]) -> None:
         from megatron.core.transformer.transformer_layer import get_transformer_layer_offset
 
         state = torch.load(self.task.folder / "weights.pt", weights_only=True, mmap=True)
-        first = get_transformer_layer_offset(self._config, **which)
+        first = get_transformer_layer_offset(self._config, **stage_argument)
         ways = self.task.options["tp"]
         rank = self.places.get_tensor_model_parallel_rank()
         for name, weight in model.named_parameters():
@@ -271,7 +271,7 @@ class Core:
                 rows = weight.shape[dim] * ways - whole.shape[dim]
                 if rows:  # the vocabulary's padding
                     whole = torch.cat([whole, whole.new_zeros(rows, *whole.shape[1:])])
-                parts = [each.chunk(ways, dim)[rank] for each in whole.chunk(turns, dim)]
+                parts = [piece.chunk(ways, dim)[rank] for piece in whole.chunk(turns, dim)]
                 whole = torch.cat(parts, dim)
             weight.copy_(whole)
 
@@ -300,7 +300,7 @@ class Core:
 
         options = self.task.options
         plain = options["optimizer"] == "sgd"
-        own: dict[str, Any] = {
+        settings: dict[str, Any] = {
             "optimizer": "adam",
             "lr": options["lr"],
             "adam_beta1": options["beta1"],
@@ -308,11 +308,11 @@ class Core:
             "adam_eps": options["eps"],
         }
         if plain and self._is_distributed:
-            own |= {"adam_beta1": 0.0, "adam_eps": _LARGE, "lr": options["lr"] * _LARGE}
+            settings |= {"adam_beta1": 0.0, "adam_eps": _LARGE, "lr": options["lr"] * _LARGE}
         elif plain:
-            own = {"optimizer": "sgd", "lr": options["lr"], "sgd_momentum": 0.0}
+            settings = {"optimizer": "sgd", "lr": options["lr"], "sgd_momentum": 0.0}
         config = OptimizerConfig(
-            **own,
+            **settings,
             weight_decay=options["weight_decay"],
             clip_grad=options["clip"] or math.inf,  # the norm is taken where it clips
             use_distributed_optimizer=self._is_distributed,
@@ -321,10 +321,10 @@ class Core:
             fp16=self._config.fp16,
             **_LOSS_SCALE,
         )
-        made = get_megatron_optimizer(config, self.chunks)
+        optimizer = get_megatron_optimizer(config, self.chunks)
         if self._config.fp16:  # Megatron-LM's own loop does this
-            self._config.grad_scale_func = made.scale_loss
-        return made
+            self._config.grad_scale_func = optimizer.scale_loss
+        return optimizer
 
     # ---- a step
 
@@ -335,10 +335,10 @@ class Core:
         self._traffic = Traffic(self._axes())
         leave = self._watch()
         with self._traffic:
-            found = self._step(number, rate)
+            loss_and_norm = self._step(number, rate)
         for handle in leave:
             handle.remove()
-        return found
+        return loss_and_norm
 
     def _step(self, number: int, rate: float) -> tuple[torch.Tensor, Any]:
         from megatron.core.pipeline_parallel import get_forward_backward_func
@@ -353,7 +353,7 @@ class Core:
             chunk.zero_grad_buffer()
         with task.watch.part("backward"):
             several = self._stages > 1
-            found = get_forward_backward_func()(
+            micro_losses = get_forward_backward_func()(
                 forward_step_func=self._forward,
                 data_iterator=[iter(micros) for _ in self.chunks] if several else iter(micros),
                 model=self.chunks if several else self.chunks[0],
@@ -366,9 +366,9 @@ class Core:
             _, norm_found, _ = self.optimizer.step()
             self.optimizer.zero_grad()
             total, targets = torch.zeros(2, device=task.device).unbind()
-            if found and self.places.get_tensor_model_parallel_rank() == 0:
-                total = torch.stack([each["loss"] for each in found]).sum()
-                targets = torch.stack([each["targets"] for each in found]).sum()
+            if micro_losses and self.places.get_tensor_model_parallel_rank() == 0:
+                total = torch.stack([micro_loss["loss"] for micro_loss in micro_losses]).sum()
+                targets = torch.stack([micro_loss["targets"] for micro_loss in micro_losses]).sum()
             loss = steps.summed(total.clone()) / steps.summed(targets.clone())
         return loss, norm_found
 
@@ -391,8 +391,8 @@ class Core:
             positions = torch.arange(inputs.shape[1], device=inputs.device)[None]
             losses = model(inputs, positions.expand_as(inputs), None, labels=labels)
 
-        def total(found: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor, dict[str, Any]]:
-            loss, count = (found.float() * here).sum(), here.sum().int()
+        def total(token_losses: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor, dict[str, Any]]:
+            loss, count = (token_losses.float() * here).sum(), here.sum().int()
             return loss, count, {"loss": loss.detach(), "targets": count.float()}
 
         return losses, total
@@ -401,13 +401,13 @@ class Core:
 
     def _axes(self) -> dict[str, str]:
         places = self.places
-        found = {
+        axes = {
             places.get_tensor_model_parallel_group(): "tp",
             places.get_pipeline_model_parallel_group(): "pp",
             places.get_data_parallel_group(with_context_parallel=True): "dp_shard",
             places.get_data_parallel_group(): "dp_shard",
         }
-        return {group.group_name: axis for group, axis in found.items() if group.size() > 1}
+        return {group.group_name: axis for group, axis in axes.items() if group.size() > 1}
 
     def _layers(self) -> list[Any]:
         from megatron.core.transformer.transformer_layer import TransformerLayer
@@ -436,18 +436,18 @@ class Core:
         masters = [weight for group in base.param_groups for weight in group["params"]]
         traffic = self._traffic
         assert traffic is not None
-        found = common.facts_of(
+        facts = common.facts_of(
             self.chunks[0], masters, base, self.task.device, "megatron-core", *self._kernels()
         )
         gradients = [w.main_grad for w in weights if getattr(w, "main_grad", None) is not None]
-        software = found.pop("software") | {"kernels": "fused" if self._fused else "unfused"}
+        software = facts.pop("software") | {"kernels": "fused" if self._fused else "unfused"}
         name = type(base).__name__
         return {
-            **found,
+            **facts,
             "software": software,
             "wrapped": f"megatron.{type(self.chunks[0]).__name__}, {type(inner).__name__}",
             "optimizer": {"Adam": "AdamW", "FusedAdam": "AdamW"}.get(name, name),
-            "fused": name == "FusedAdam" or found["fused"],
+            "fused": name == "FusedAdam" or facts["fused"],
             **self._facts,
             "num_parameters": sum(w.numel() for w in weights),
             "weights": common.elements(weights),
@@ -455,8 +455,8 @@ class Core:
             "gradients": common.elements(gradients),
             "gradient_dtype": common.kind(gradients),
             "exchanges": [
-                {name: getattr(each, name) for name in each.__dataclass_fields__}
-                for each in traffic.exchanges
+                {name: getattr(exchange, name) for name in exchange.__dataclass_fields__}
+                for exchange in traffic.exchanges
             ],
             "axes": traffic.sizes,
             "split": {"tp": self._ways()},
@@ -516,6 +516,6 @@ def _name_of(name: str, first: int) -> str:
     ):
         name = name.replace(fused, plain)
     if name.startswith(("decoder.layers.", "encoder.layers.")):
-        of, _, number, rest = name.split(".", 3)
-        return f"{of}.layers.{int(number) + first}.{rest}"
+        base_name, _, number, name_in_layer = name.split(".", 3)
+        return f"{base_name}.layers.{int(number) + first}.{name_in_layer}"
     return name

@@ -40,8 +40,8 @@ class AddAndNorm(torch.nn.Module):
         x, bias = x_with_bias
         # In one rounding, as Megatron's fused kernel adds.
         total = x.float() if bias is None else x.float() + bias
-        found: torch.Tensor = self.norm((total + residual).to(residual.dtype))
-        return found
+        normalized: torch.Tensor = self.norm((total + residual).to(residual.dtype))
+        return normalized
 
 
 def bert(
@@ -74,5 +74,5 @@ def bert(
     if place["pre_process"]:
         embedding = model.embedding
         embedding.norm = norms(config, config.hidden_size, config.layernorm_epsilon)
-        embedding.register_forward_hook(lambda own, _, out: own.norm(out))
+        embedding.register_forward_hook(lambda module, _, out: module.norm(out))
     return model

@@ -90,7 +90,7 @@ def _train(
     make: Callable[[StepTask], DrivenEngine],
     request: dict[str, Any],
 ) -> None:
-    given = json.loads((folder / "theirs.json").read_text())
+    description = json.loads((folder / "theirs.json").read_text())
     options = request["experiment"]
     if options["nproc"] != common.SIZE:
         raise ValueError(f"{common.SIZE} ranks were started, and nproc is {options['nproc']}")
@@ -103,10 +103,15 @@ def _train(
     watch = stopwatch_for(device)
     watch.entered = lambda part: events.set_position(part=part)
     task = StepTask(
-        folder=folder, request=request, options=options, given=given, device=device, watch=watch
+        folder=folder,
+        request=request,
+        options=options,
+        given=description,
+        device=device,
+        watch=watch,
     )
     engine = make(task)
-    _steps(engine, task, given["rates"], events, events.emit)
+    _steps(engine, task, description["rates"], events, events.emit)
     events.emit("trained")
     events.emit("memory", **common.memory_of([device], before))
     if request.get("trace") or (request["probe"] and (common.SIZE > 1 or device != "cpu")):
@@ -114,7 +119,7 @@ def _train(
     del engine
     gc.collect()
     if request["probe"]:
-        probe = options | {k: v for k, v in given["probe"].items() if k != "rates"}
+        probe = options | {k: v for k, v in description["probe"].items() if k != "rates"}
         task = replace(task, options=probe, watch=stopwatch_for(device), is_probe=True)
         events.set_position(step=0, part="the comparison's steps")
         rows: list[dict[str, Any]] = []
@@ -124,7 +129,7 @@ def _train(
                 rows.append(row)
 
         engine = make(task)
-        _steps(engine, task, given["probe"]["rates"], events, keep)
+        _steps(engine, task, description["probe"]["rates"], events, keep)
         losses, norms = ([row[name] for row in rows] for name in ("loss", "grad_norm"))
         events.emit("parity", losses=losses, grad_norms=norms, narrowing=engine.narrowing)
 

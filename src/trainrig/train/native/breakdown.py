@@ -75,7 +75,7 @@ class Recorder:
         """
         self._waits.__exit__(None, None, None)
         self._profile.stop()
-        kept = {"trace": self._keep.name} if self._keep else {}
+        trace_entry = {"trace": self._keep.name} if self._keep else {}
         events = read_events(self._trace())
         try:
             steps = [
@@ -83,8 +83,8 @@ class Recorder:
                 for span in step_spans(events)
             ]
         except MissingActivityError as error:
-            return {"steps": [], "missing": str(error), **kept}
-        return {"steps": steps, "missing": "", **kept}
+            return {"steps": [], "missing": str(error), **trace_entry}
+        return {"steps": steps, "missing": "", **trace_entry}
 
     def _trace(self) -> Any:
         """The trace that Kineto exports: it alone has streams and which operation launched what."""
@@ -92,8 +92,8 @@ class Recorder:
             path = os.path.join(folder, "trace.json")
             self._profile.export_chrome_trace(path)
             if self._keep is not None:
-                with open(path, "rb") as file, gzip.open(self._keep, "wb", 6) as kept:
-                    shutil.copyfileobj(file, kept)
+                with open(path, "rb") as file, gzip.open(self._keep, "wb", 6) as packed:
+                    shutil.copyfileobj(file, packed)
             with open(path, encoding="utf-8", errors="replace") as file:
                 return json.load(file)
 

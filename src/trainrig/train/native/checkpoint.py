@@ -109,8 +109,8 @@ class Saver:
     @property
     def saves_last(self) -> bool:
         """Whether to save behind the last step, too: more of them may be wanted one day."""
-        own = self.engine.experiment.checkpoints.every
-        return self._saves and own > 0 and self.saved_step != self.engine.next_step
+        every_steps = self.engine.experiment.checkpoints.every
+        return self._saves and every_steps > 0 and self.saved_step != self.engine.next_step
 
     def _on_signal(self, number: int, _: FrameType | None) -> None:
         self._signal = number
@@ -122,26 +122,31 @@ class Saver:
         return self._is_due and step != self.saved_step
 
     def _ask(self, step: int) -> bool:
-        own = self.engine.experiment
+        experiment = self.engine.experiment
         waited = time.monotonic() - self._began
-        is_late = 0 < own.checkpoints.interval <= waited
+        is_late = 0 < experiment.checkpoints.interval <= waited
         writing = self._writing
         failed = writing is not None and writing.done() and writing.exception() is not None
         votes = torch.tensor([int(is_late), self._signal, int(failed)])
-        any_late, number, any_failed = (int(each) for each in self._agreed(votes))
+        any_late, number, any_failed = (int(vote) for vote in self._agreed(votes))
         if any_failed:
             self.wait()  # each rank has its error, or will soon
         if number:
             self.ended = signal.Signals(number).name
-        by_steps = step > 0 < own.checkpoints.every and step % own.checkpoints.every == 0
+        by_steps = (
+            step > 0 < experiment.checkpoints.every and step % experiment.checkpoints.every == 0
+        )
         return bool(number or any_late or by_steps)
 
-    def _agreed(self, own: Tensor) -> Tensor:
+    def _agreed(self, votes: Tensor) -> Tensor:
         """The most that any rank said in front of the step before; of one process, its own."""
         if self._votes is None:
-            return own
+            return votes
         last = self._last_votes()
-        self._poll = own, dist.all_reduce(own, dist.ReduceOp.MAX, group=self._votes, async_op=True)
+        self._poll = (
+            votes,
+            dist.all_reduce(votes, dist.ReduceOp.MAX, group=self._votes, async_op=True),
+        )
         return last
 
     def _last_votes(self) -> Tensor:
@@ -208,9 +213,9 @@ class Saver:
             )
         except dcp.CheckpointException as error:
             raise _store_error(self._folder, next(iter(error.failures.values()))[0]) from None
-        own = sorted(path.name for path in draft.glob(f"__{self._rank}_*"))
-        own += [METADATA] if self._rank == 0 else []
-        parts = _everywhere(self._group, self._folder, lambda: checksums(draft, own))
+        shard_names = sorted(path.name for path in draft.glob(f"__{self._rank}_*"))
+        shard_names += [METADATA] if self._rank == 0 else []
+        parts = _everywhere(self._group, self._folder, lambda: checksums(draft, shard_names))
         files = {name: mark for part in parts for name, mark in part.items()}
         count = self.engine.experiment.checkpoints.keep
 
@@ -229,20 +234,20 @@ def _make(draft: Path) -> None:
 
 def _everywhere(group: Any, folder: Path, act: Callable[[], Any]) -> list[Any]:
     """What ``act`` gave on each rank.  StoreError on all of them if it failed on one."""
-    found, failed = None, None
+    value, failed = None, None
     try:
-        found = act()
+        value = act()
     except (OSError, TrainrigError) as error:
         failed = _store_error(folder, error)
-    own: tuple[Any, TrainrigError | None] = (found, failed)
-    every = [own]
+    outcome: tuple[Any, TrainrigError | None] = (value, failed)
+    every = [outcome]
     if group is not None:
-        every = [own] * dist.get_world_size(group)
-        dist.all_gather_object(every, own, group=group)
+        every = [outcome] * dist.get_world_size(group)
+        dist.all_gather_object(every, outcome, group=group)
     for _, broken in every:
         if broken is not None:
             raise broken
-    return [found for found, _ in every]
+    return [value for value, _ in every]
 
 
 def _store_error(folder: Path, error: BaseException) -> TrainrigError:
@@ -257,10 +262,10 @@ def _store_error(folder: Path, error: BaseException) -> TrainrigError:
 
 def _random_of(device: str, rank: int) -> dict[str, Tensor]:
     """The states of a rank's random generators."""
-    found = {f"random/{rank}": torch.get_rng_state()}
+    states = {f"random/{rank}": torch.get_rng_state()}
     if device.startswith("cuda"):
-        found[f"random_cuda/{rank}"] = torch.cuda.get_rng_state(device)
-    return found
+        states[f"random_cuda/{rank}"] = torch.cuda.get_rng_state(device)
+    return states
 
 
 def load(engine: Engine, path: Path) -> Saved:
@@ -281,9 +286,9 @@ def load(engine: Engine, path: Path) -> Saved:
     requested = {key: to_dict(engine.experiment).get(key) for key in LAYOUT_KEYS}
     engine.make_states()
     tensors: dict[str, Any] = dict(engine.state()[0])
-    own = _random_of(engine.device, rank)
+    random_states = _random_of(engine.device, rank)
     if saved.ranks == ranks and saved.layout == requested:
-        tensors |= own
+        tensors |= random_states
     try:
         reader = SafeReader(saved.path)
         dcp.load(tensors, storage_reader=reader, process_group=group, no_dist=group is None)
@@ -292,9 +297,9 @@ def load(engine: Engine, path: Path) -> Saved:
         raise _misfit(saved, next(iter(error.failures.values()))[0]) from None
     except (KeyError, ValueError, RuntimeError, TypeError) as error:
         raise _misfit(saved, error) from None
-    torch.set_rng_state(own[f"random/{rank}"])
-    if f"random_cuda/{rank}" in own:
-        torch.cuda.set_rng_state(own[f"random_cuda/{rank}"], engine.device)
+    torch.set_rng_state(random_states[f"random/{rank}"])
+    if f"random_cuda/{rank}" in random_states:
+        torch.cuda.set_rng_state(random_states[f"random_cuda/{rank}"], engine.device)
     return saved
 
 
@@ -306,7 +311,7 @@ def load_weights(saved: Saved, model: torch.nn.Module) -> None:
     if (words := damage(saved)) is not None:
         raise DataError(words, older_than(saved))
     ignore_warning()
-    tensors = {f"weights/{name}": own.data for name, own in model.named_parameters()}
+    tensors = {f"weights/{name}": weight.data for name, weight in model.named_parameters()}
     try:
         dcp.load(tensors, storage_reader=SafeReader(saved.path), no_dist=True)
     except dcp.CheckpointException as error:

@@ -58,9 +58,9 @@ class StepGraph:
             with torch.cuda.graph(self._graph, capture_error_mode="thread_local"):
                 self._numbers = self._compute(micros)
         else:
-            for own, new in zip(self._micros, micros, strict=True):
-                own.inputs.copy_(new.inputs, non_blocking=True)
-                own.labels.copy_(new.labels, non_blocking=True)
+            for recorded, new in zip(self._micros, micros, strict=True):
+                recorded.inputs.copy_(new.inputs, non_blocking=True)
+                recorded.labels.copy_(new.labels, non_blocking=True)
         self._graph.replay()  # what is recorded has not run
         assert self._numbers is not None
         return self._numbers
@@ -70,6 +70,6 @@ class StepGraph:
         current = torch.cuda.current_stream(self._device)
         self._stream.wait_stream(current)
         with torch.cuda.stream(self._stream):
-            found = self._compute(micros)
+            numbers = self._compute(micros)
         current.wait_stream(self._stream)
-        return found
+        return numbers

@@ -65,7 +65,7 @@ class _InOrder(LossOf):
         if not self.is_order:
             return super().forward(inputs, labels, **samples)
         named = dict(self.model.named_parameters())
-        numbers = [named[each.name].view(-1)[0] for each in model_tensors(self.model.shape)]
+        numbers = [named[tensor.name].view(-1)[0] for tensor in model_tensors(self.model.shape)]
         return torch.stack(numbers).sum()
 
 
@@ -133,10 +133,12 @@ class Spread(Weights):
     def decayed(self, groups: Sequence[dict[str, Any]]) -> tuple[int, int]:
         """Of the whole model, over the stages of a pipeline; the copy of a tied weight is none."""
         named = self.master.items()
-        copies = frozenset(id(own) for name, own in named if id(self.model[name]) in self._copies)
+        copies = frozenset(
+            id(weight) for name, weight in named if id(self.model[name]) in self._copies
+        )
         counts = torch.tensor(self._count(groups, copies), device=self.world.device)
-        found = self.world.sum(counts, "pp").tolist()
-        return found[0], found[1]
+        totals = self.world.sum(counts, "pp").tolist()
+        return totals[0], totals[1]
 
     def norm(self) -> Tensor:
         """Of all gradients, each counted once: squares are summed over the axes that shard them."""
@@ -324,12 +326,16 @@ def policies(dtype: torch.dtype, device: str, *, offload: bool) -> dict[str, Any
     """Of FSDP2: what it computes and sums in, where shards wait."""
     from torch.distributed.fsdp import CPUOffloadPolicy, MixedPrecisionPolicy
 
-    found: dict[str, Any] = {}
+    policy_arguments: dict[str, Any] = {}
     if dtype != torch.float32:
-        found["mp_policy"] = MixedPrecisionPolicy(param_dtype=dtype, reduce_dtype=torch.float32)
+        policy_arguments["mp_policy"] = MixedPrecisionPolicy(
+            param_dtype=dtype, reduce_dtype=torch.float32
+        )
     if offload:
-        found["offload_policy"] = CPUOffloadPolicy(pin_memory=not device.startswith("cpu"))
-    return found
+        policy_arguments["offload_policy"] = CPUOffloadPolicy(
+            pin_memory=not device.startswith("cpu")
+        )
+    return policy_arguments
 
 
 class ManyDevices(Weights):

@@ -39,15 +39,15 @@ def apply(model: nn.Module, shape: ModelShape, mesh: DeviceMesh) -> list[nn.Modu
         raise UsageError(
             f"{shape.name} has {shape.moe.num_experts} experts, no equal shares of {ranks}"
         )
-    found: list[nn.Module] = []
+    expert_modules: list[nn.Module] = []
     for module in model.modules():
         if isinstance(module, MixtureFeedForward):
             module.exchange = partial(_exchange, mesh.get_group(), ranks)
             for name, weight in list(module.experts.named_parameters()):
-                own = distribute_tensor(weight.data, mesh, [Shard(0)], src_data_rank=None)
-                setattr(module.experts, name, nn.Parameter(own))
-            found.append(module.experts)
-    return found
+                shard = distribute_tensor(weight.data, mesh, [Shard(0)], src_data_rank=None)
+                setattr(module.experts, name, nn.Parameter(shard))
+            expert_modules.append(module.experts)
+    return expert_modules
 
 
 def _exchange(group: Any, ranks: int, experts: nn.Module, rows: Tensor, counts: Tensor) -> Tensor:
@@ -55,7 +55,9 @@ def _exchange(group: Any, ranks: int, experts: nn.Module, rows: Tensor, counts: 
     arriving = torch.empty_like(counts)
     dist.all_to_all_single(arriving, counts, group=group)
     by_sender = arriving.view(ranks, -1)  # of this rank's experts
-    sent, received = (each.view(ranks, -1).sum(1).tolist() for each in (counts, arriving))
+    sent, received = (
+        row_counts.view(ranks, -1).sum(1).tolist() for row_counts in (counts, arriving)
+    )
     got: Tensor = all_to_all_single_autograd(rows, received, sent, group)
     expert = torch.arange(by_sender.shape[1], device=rows.device).repeat(ranks)
     order = expert.repeat_interleave(arriving).argsort(stable=True)

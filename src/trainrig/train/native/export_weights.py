@@ -193,11 +193,11 @@ def _tokenizer_of(
     folder = Path(str(saved.experiment.get("data") or "")) if saved else path
     if not (folder / TOKENIZER).is_file():
         return None, (f"no tokenizer: {folder / TOKENIZER} is not there",)
-    found = load_tokenizer(folder)
-    if found.info.vocab_size > shape.vocab:
-        words = f"no tokenizer: {folder} has {found.info.vocab_size} tokens, and the model"
+    tokenizer = load_tokenizer(folder)
+    if tokenizer.info.vocab_size > shape.vocab:
+        words = f"no tokenizer: {folder} has {tokenizer.info.vocab_size} tokens, and the model"
         return None, (f"{words} {shape.vocab}: another text was prepared there",)
-    return found, ()
+    return tokenizer, ()
 
 
 # ---- Hugging Face
@@ -244,14 +244,14 @@ def _write_about(job: _Job, draft: Path) -> None:
 
 def _config(job: _Job) -> dict[str, Any]:
     """config.json, with the ids that a generation begins, ends and is filled with."""
-    found = config_of(job.shape) | {
+    config = config_of(job.shape) | {
         "model_type": job.shape.family.replace("-", "_"),
         "architectures": [class_names(job.shape)[1]],
         "dtype": str(job.dtype).removeprefix("torch."),
     }
-    if "use_cache" in found:
-        found["use_cache"] = True
-    return found | _ids(job.tokenizer)
+    if "use_cache" in config:
+        config["use_cache"] = True
+    return config | _ids(job.tokenizer)
 
 
 def _ids(tokenizer: TextTokenizer | None) -> dict[str, int]:
@@ -341,14 +341,14 @@ class _LayerByLayer(dcp.DefaultSavePlanner):
         name, data = item.index.fqn, item.tensor_data
         if name not in self._stacks or data is None:
             return [item]
-        found = []
+        tensors = []
         for layer in range(data.size[0]):
             offsets = torch.Size((layer, *[0] * (len(data.size) - 1)))
             chunk = ChunkStorageMetadata(offsets=offsets, sizes=torch.Size((1, *data.size[1:])))
             at = MetadataIndex(name, offsets)
             piece = replace(data, chunk=chunk)
-            found.append(WriteItem(index=at, type=WriteItemType.SHARD, tensor_data=piece))
-        return found
+            tensors.append(WriteItem(index=at, type=WriteItemType.SHARD, tensor_data=piece))
+        return tensors
 
 
 # ---- DeepSpeed
@@ -379,21 +379,21 @@ def _moments(job: _Job, kind: str) -> State:
     from trainrig.train.native.weight_source import open_distributed
 
     sizes, get = open_distributed(job.saved.path)
-    found = {}
+    moments = {}
     for name, weight in job.state.items():
         key = f"optimizer/{name}/{kind}"
         has = sizes.get(key) == tuple(weight.shape)
-        found[name] = get(key).float() if has else torch.zeros_like(weight)
-    return found
+        moments[name] = get(key).float() if has else torch.zeros_like(weight)
+    return moments
 
 
 def _write_optimizer(job: _Job, folder: Path) -> None:
-    own = job.saved.experiment if job.saved else {}
+    saved_settings = job.saved.experiment if job.saved else {}
     group = {
-        "lr": own.get("lr", 1e-3),
-        "betas": (own.get("beta1", 0.9), own.get("beta2", 0.95)),
-        "eps": own.get("eps", 1e-8),
-        "weight_decay": own.get("weight_decay", 0.1),
+        "lr": saved_settings.get("lr", 1e-3),
+        "betas": (saved_settings.get("beta1", 0.9), saved_settings.get("beta2", 0.95)),
+        "eps": saved_settings.get("eps", 1e-8),
+        "weight_decay": saved_settings.get("weight_decay", 0.1),
         "params": [],
     }
     groups = [group, {**group, "weight_decay": 0.0}]
@@ -401,7 +401,7 @@ def _write_optimizer(job: _Job, folder: Path) -> None:
         "loss_scaler": None,
         "dynamic_loss_scale": False,
         "overflow": False,
-        "clip_grad": own.get("clip", 1.0),
+        "clip_grad": saved_settings.get("clip", 1.0),
         "param_groups": groups,
         "optimizer_state_dict": {"state": {0: {"step": job.step}}, "param_groups": groups},
         "zero_stage": 1,

@@ -65,8 +65,8 @@ def bind_to_node(device: str, devices: Path = Path("/sys/bus/pci/devices")) -> f
     except OSError:
         return frozenset()
     ends = [part.split("-") for part in text.strip().split(",") if part]
-    beside = {cpu for end in ends for cpu in range(int(end[0]), int(end[-1]) + 1)}
-    usable = frozenset(beside & os.sched_getaffinity(0))
+    local_cpus = {cpu for end in ends for cpu in range(int(end[0]), int(end[-1]) + 1)}
+    usable = frozenset(local_cpus & os.sched_getaffinity(0))
     if usable:
         os.sched_setaffinity(0, usable)
         torch.set_num_threads(min(torch.get_num_threads(), len(usable)))

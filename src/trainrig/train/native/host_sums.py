@@ -47,13 +47,13 @@ _ROW = 4096
 def apply(model: nn.Module) -> None:
     """Widen each LayerNorm and embedding, in place; not where the forward is another already."""
     for part in model.modules():
-        own: Any = part
+        layer: Any = part
         if "forward" in vars(part):
             continue
         if type(part) is nn.LayerNorm:
-            own.forward = partial(_norm_of, part)
+            layer.forward = partial(_norm_of, part)
         elif type(part) is nn.Embedding:
-            own.forward = partial(_embedding_of, part)
+            layer.forward = partial(_embedding_of, part)
 
 
 def layer_norm(
@@ -66,7 +66,7 @@ def layer_norm(
     """torch's, of what is narrow in fp32.  (..., C) → (..., C), of the type of ``x``."""
     if not _rounds_each(x):
         return F.layer_norm(x, shape, weight, bias, eps)
-    scale, shift = (None if each is None else each.float() for each in (weight, bias))
+    scale, shift = (None if vector is None else vector.float() for vector in (weight, bias))
     return F.layer_norm(x.float(), shape, scale, shift, eps).to(x.dtype)
 
 
@@ -86,8 +86,8 @@ def embedding(
         return F.embedding(tokens, weight, *named)
     if type(weight) not in (Tensor, nn.Parameter) or torch.compiler.is_compiling():
         return F.embedding(tokens, weight.float(), padding_idx).to(weight.dtype)
-    found: Tensor = _Rows.apply(tokens, weight, padding_idx)
-    return found
+    rows: Tensor = _Rows.apply(tokens, weight, padding_idx)
+    return rows
 
 
 class _Rows(torch.autograd.Function):
@@ -113,7 +113,7 @@ class _Rows(torch.autograd.Function):
 
 def total_norm(tensors: Sequence[Tensor]) -> Tensor:
     """The 2-norm of plain tensors of a host together, in fp32."""
-    squares = [_norm(each).double().square() for each in tensors]
+    squares = [_norm(tensor).double().square() for tensor in tensors]
     return torch.stack(squares).sum().sqrt().float() if squares else torch.zeros(())
 
 
@@ -127,27 +127,27 @@ def install_norms() -> None:
     named._foreach_norm = _of_each
 
 
-def _or_torchs(name: str, *given: Any, **named: Any) -> Any:
+def _or_torchs(name: str, *arguments: Any, **named: Any) -> Any:
     """``torch.norm`` calls the second argument ``p``."""
-    if _is_plain(given, named) and _is_long(given[0]):
-        return _norm(given[0])
-    return _TORCHS[name](*given, **named)
+    if _is_plain(arguments, named) and _is_long(arguments[0]):
+        return _norm(arguments[0])
+    return _TORCHS[name](*arguments, **named)
 
 
-def _of_each(*given: Any, **named: Any) -> Any:
-    if _is_plain(given, named) and any(map(_is_long, given[0])):
-        return [_norm(each) for each in given[0]]
-    return _TORCHS["foreach"](*given, **named)
+def _of_each(*arguments: Any, **named: Any) -> Any:
+    if _is_plain(arguments, named) and any(map(_is_long, arguments[0])):
+        return [_norm(tensor) for tensor in arguments[0]]
+    return _TORCHS["foreach"](*arguments, **named)
 
 
-def _is_plain(given: Sequence[Any], named: Mapping[str, Any]) -> bool:
+def _is_plain(arguments: Sequence[Any], named: Mapping[str, Any]) -> bool:
     """Whether nothing but a 2-norm of the whole is asked for; any other call is torch's."""
-    orders = [*given[1:], *named.values()]
+    orders = [*arguments[1:], *named.values()]
     return (
-        len(given) > 0
+        len(arguments) > 0
         and named.keys() <= {"ord", "p"}
         and len(orders) <= 1
-        and all(isinstance(one, (int, float, str)) and one in (2, "fro") for one in orders)
+        and all(isinstance(order, (int, float, str)) and order in (2, "fro") for order in orders)
     )
 
 
@@ -165,8 +165,8 @@ def _norm(x: Tensor) -> Tensor:
     whole = len(flat) // _ROW * _ROW
     dtype = torch.float32 if x.dtype in _NARROW else x.dtype
     rows = _TORCHS["vector"](flat[:whole].view(-1, _ROW), dim=-1, dtype=dtype)
-    rest = _TORCHS["vector"](flat[whole:], dtype=dtype)
-    both = torch.cat([rows, rest[None]])
+    tail_norm = _TORCHS["vector"](flat[whole:], dtype=dtype)
+    both = torch.cat([rows, tail_norm[None]])
     return both.double().square().sum().sqrt().to(x.dtype)
 
 

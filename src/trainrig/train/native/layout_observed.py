@@ -108,7 +108,7 @@ class Look:
             "num_parameters_here": sum(_before_sharding(w).numel() for w in self._weights()),
             "products_again": (traffic.products[True] - expected) / max(1, expected // 2),
             "attention_kernel": " and ".join(kernels) or None,
-            "exchanges": [asdict(each) for each in traffic.exchanges],
+            "exchanges": [asdict(exchange) for exchange in traffic.exchanges],
             "single_numbers": traffic.single_numbers,
             "routed_rows": traffic.routed_rows,
             "float8": float8_of(blocks),
@@ -142,8 +142,8 @@ class Look:
 
     def _weights(self) -> list[Tensor]:
         """Of all stages; a tied one of two stages once."""
-        found = {id(w): w for module in self._modules for w in module.parameters()}
-        return list(found.values())
+        weight_by_id = {id(w): w for module in self._modules for w in module.parameters()}
+        return list(weight_by_id.values())
 
     def _began(self) -> None:
         self._facts["block_forwards"] += 1
@@ -186,11 +186,11 @@ def settings(device: str) -> Facts:
 
 def _blocks(module: Any) -> list[nn.Module]:
     """A stage's blocks; a stage's are named by their numbers in the whole model."""
-    found: list[nn.Module] = []
+    blocks: list[nn.Module] = []
     for name in ("blocks", "decoder_blocks"):
         part = getattr(module, name, ())
-        found += part.values() if isinstance(part, nn.ModuleDict) else part
-    return found
+        blocks += part.values() if isinstance(part, nn.ModuleDict) else part
+    return blocks
 
 
 def _products(block: nn.Module) -> int:
@@ -267,8 +267,8 @@ def _axes_of(blocks: Sequence[nn.Module]) -> Facts:
         for name, number in ways.items():
             split.setdefault(name, []).append(number)
     return {
-        "split": {name: min(each, default=1) for name, each in split.items()},
-        "split_most": {name: max(each, default=1) for name, each in split.items()},
+        "split": {name: min(shares, default=1) for name, shares in split.items()},
+        "split_most": {name: max(shares, default=1) for name, shares in split.items()},
         "copied": copied,
     }
 
@@ -293,7 +293,10 @@ def _placed(weight: Any) -> list[tuple[str, int, Any]]:
         return []
     mesh = weight.device_mesh
     names = mesh.mesh_dim_names or ("dp_shard",) * mesh.ndim
-    return [(names[axis], mesh.size(axis), each) for axis, each in enumerate(weight.placements)]
+    return [
+        (names[axis], mesh.size(axis), placement)
+        for axis, placement in enumerate(weight.placements)
+    ]
 
 
 def _place(weights: Sequence[Any]) -> dict[str, int]:

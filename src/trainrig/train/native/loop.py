@@ -104,8 +104,8 @@ def split(
     if first is not None:
         samples = (first + torch.arange(len(inputs))).chunk(num_micro)
     return tuple(
-        Micro(inputs=x, labels=y, share=count / total, targets=count, samples=own)
-        for (x, y), count, own in zip(pairs, counts, samples, strict=True)
+        Micro(inputs=x, labels=y, share=count / total, targets=count, samples=sample_numbers)
+        for (x, y), count, sample_numbers in zip(pairs, counts, samples, strict=True)
     )
 
 
@@ -167,13 +167,16 @@ def _plain(name: str, value: Any) -> dict[str, Tensor]:
 
     Blocks of 8 bits have scales of their own, which no other layout's shards would fit.
     """
-    own = local(value)
-    if not isinstance(own, Tensor):
+    local_value = local(value)
+    if not isinstance(local_value, Tensor):
         return {}
-    if type(own) is Tensor:
+    if type(local_value) is Tensor:
         return {name: value}
-    rank = "" if own is value else f"/{torch.distributed.get_rank()}"
-    return {f"{name}/{part}{rank}": getattr(own, part) for part in own.__tensor_flatten__()[0]}
+    rank = "" if local_value is value else f"/{torch.distributed.get_rank()}"
+    return {
+        f"{name}/{part}{rank}": getattr(local_value, part)
+        for part in local_value.__tensor_flatten__()[0]
+    }
 
 
 Spread = Callable[[torch.nn.Module, str], Any]
@@ -392,8 +395,8 @@ class Engine:
         """Go on at ``next_step``: the tensors of `state` have been read, and ``numbers``."""
         for name, master in self.weights.copies():
             pairs = [(master, self.weights.master[name])]
-            own, read = (self.optimizer.state.get(each, {}) for each in pairs[0])
-            pairs += [(own[kind], read[kind]) for kind in own]
+            state, read = (self.optimizer.state.get(weight, {}) for weight in pairs[0])
+            pairs += [(state[kind], read[kind]) for kind in state]
             for copy, origin in pairs:
                 local(copy.detach()).copy_(local(origin.detach()))
         self.weights.publish()
@@ -405,11 +408,11 @@ class Engine:
     def loader(self) -> Loader[tuple[Micro, ...]]:
         """Samples from the next step on, made ahead of time; started when first needed."""
         if self._loader is None:
-            make, own = self._make, self.experiment
+            make, experiment = self._make, self.experiment
 
             def micros(step: int) -> tuple[Micro, ...]:
-                first = step * own.global_samples + self._rank * own.samples
-                return self._split(make(step), first if own.dropout else None)
+                first = step * experiment.global_samples + self._rank * experiment.samples
+                return self._split(make(step), first if experiment.dropout else None)
 
             self._loader = Loader(micros, start=self.next_step)
         return self._loader
@@ -422,13 +425,18 @@ class Engine:
             self._loader.close()
 
     def _batches(self, part: str) -> Make:
-        own = self.experiment
+        experiment = self.experiment
         return open_batches(
-            Path(own.data),
+            Path(experiment.data),
             part,
             objective_of(self.shape),
-            seq_len=own.seq_len,
-            shard=Shard(batch=own.samples, rank=self._rank, num_ranks=own.mesh.dp, seed=own.seed),
+            seq_len=experiment.seq_len,
+            shard=Shard(
+                batch=experiment.samples,
+                rank=self._rank,
+                num_ranks=experiment.mesh.dp,
+                seed=experiment.seed,
+            ),
             vocab_size=self.shape.vocab,
         )
 
@@ -465,8 +473,8 @@ class Engine:
         """
         fused = all(group.get("fused") for group in self.optimizer.param_groups)
         plain = not any(map(placed, self.weights.master.values()))
-        apart = "clip" in self.experiment.unfused_parts
-        return fused and plain and not apart and not self.scaler.is_enabled()
+        is_clip_unfused = "clip" in self.experiment.unfused_parts
+        return fused and plain and not is_clip_unfused and not self.scaler.is_enabled()
 
     def _finished_row(self, pending: _Pending) -> Row:
         times = self.watch.read(pending.marked)  # waits until the numbers are there, too

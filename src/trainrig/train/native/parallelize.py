@@ -31,42 +31,47 @@ def parallelize(
     model: nn.Module, experiment: Experiment, shape: ModelShape, world: World, wire: Collectives
 ) -> data_parallel.Spread:
     """The weights of one rank, of a ``model`` on meta that is changed in place."""
-    own, device = experiment.layout, world.device
-    given = first_weights(experiment, shape)
-    stages = pipeline.split(model, shape, own, world.view("pp")) if own.mesh.pp > 1 else []
+    layout, device = experiment.layout, world.device
+    initial_weights = first_weights(experiment, shape)
+    stages = pipeline.split(model, shape, layout, world.view("pp")) if layout.mesh.pp > 1 else []
     parts = [stage.module for stage in stages] or [model]
     for part in parts:
-        if own.mesh.tp > 1:
-            split = bool(own.mesh.sequence_parallel)
+        if layout.mesh.tp > 1:
+            split = bool(layout.mesh.sequence_parallel)
             tensor_parallel.apply(part, shape, world.view("tp"), sequence_parallel=split)
-        if own.mesh.cp > 1:
+        if layout.mesh.cp > 1:
             context_parallel.apply(part, world.view("cp"))
-        experts = expert.apply(part, shape, world.view("ep")) if own.mesh.ep > 1 else []
-        if own.precision.compute == "fp8":
+        experts = expert.apply(part, shape, world.view("ep")) if layout.mesh.ep > 1 else []
+        if layout.precision.compute == "fp8":
             to_float8(part, experiment.kernels.fp8_recipe, device)
         if experiment.dropout:
-            dropout.apply(part, experiment.dropout, experiment.seed, **_parts(part, own, world))
+            dropout.apply(part, experiment.dropout, experiment.seed, **_parts(part, layout, world))
         recompute.apply(part, experiment.recompute)
         if experiment.compile:
             models.compile_blocks(part, chunk="chunk" not in experiment.unfused_parts)
         if world.shards:
-            offload = own.memory.offload == "host"
+            offload = layout.memory.offload == "host"
             how = {"offload": offload, "piped": bool(stages)}
             data_parallel.shard(
-                part, own.precision.compute, int(own.sharding.zero), world, **how, experts=experts
+                part,
+                layout.precision.compute,
+                int(layout.sharding.zero),
+                world,
+                **how,
+                experts=experts,
             )
-        part.to_empty(device="cpu" if own.memory.offload == "host" else device)
-        models.fill_weights(part, experiment.seed, given)
+        part.to_empty(device="cpu" if layout.memory.offload == "host" else device)
+        models.fill_weights(part, experiment.seed, initial_weights)
     even = objective_of(shape) != "masked"
     if world.shards:
         weights: data_parallel.Spread = data_parallel.Sharded(
-            parts, int(own.sharding.zero), world, wire, even=even
+            parts, int(layout.sharding.zero), world, wire, even=even
         )
     else:
         kind = data_parallel.Spread if world.is_split else data_parallel.Replicated
-        weights = kind(parts, own.precision.compute, world, wire, even=even)
+        weights = kind(parts, layout.precision.compute, world, wire, even=even)
     if stages:
-        weights.through(Pipeline(stages, own, world.view("pp"), torch.device(device)))
+        weights.through(Pipeline(stages, layout, world.view("pp"), torch.device(device)))
     return weights
 
 

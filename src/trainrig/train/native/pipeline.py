@@ -160,9 +160,11 @@ class Pipeline:
             for stage in stages
         ]
         how: dict[str, Any] = {"loss_fn": self._scaled, "scale_grads": False}
-        one = {"gpipe": ScheduleGPipe, "1f1b": Schedule1F1B}.get(layout.pipeline.schedule)
-        if one is not None and len(parts) == 1:
-            self._schedule: Any = one(parts[0], layout.batch.grad_accum, **how)
+        schedule_class = {"gpipe": ScheduleGPipe, "1f1b": Schedule1F1B}.get(
+            layout.pipeline.schedule
+        )
+        if schedule_class is not None and len(parts) == 1:
+            self._schedule: Any = schedule_class(parts[0], layout.batch.grad_accum, **how)
         else:
             several: dict[str, Any] = {
                 "1f1b": ScheduleInterleaved1F1B,
@@ -183,10 +185,10 @@ class Pipeline:
         """
         self._factor = factor
         losses: list[Tensor] = []
-        given = (inputs,) if self._first else ()
+        stage_inputs = (inputs,) if self._first else ()
         wanted = {"target": labels, "losses": losses} if self._last else {}
         how = {"labels": labels, "return_outputs": False, **samples}
-        self._schedule.step(*given, **how, **wanted)
+        self._schedule.step(*stage_inputs, **how, **wanted)
         if self._gathered_once:
             for stage in self.stages:
                 for unit in stage.module.modules():
@@ -203,10 +205,10 @@ class Pipeline:
         Not by the schedule: torch's ``eval`` of ZBV fails where a rank's stages are neighbours.
         """
         total = torch.zeros((), device=labels.device)
-        parts = (each.chunk(self._layout.batch.grad_accum) for each in (inputs, labels))
+        parts = (tensor.chunk(self._layout.batch.grad_accum) for tensor in (inputs, labels))
         for tokens, targets in zip(*parts, strict=True):
             hidden = tokens
-            for stage in sorted(self.stages, key=lambda each: each.number):
+            for stage in sorted(self.stages, key=lambda tensor: tensor.number):
                 module: Any = stage.module
                 before, after = (self._rank_of(stage.number + step) for step in (-1, 1))
                 if not module.first and before != self._rank:
@@ -222,12 +224,12 @@ class Pipeline:
 
     def _rank_of(self, number: int) -> int:
         """The rank that has a stage; one beyond either end is nobody's."""
-        found = (
+        stage_ranks = (
             rank
             for rank in range(self._ranks)
             if number in stage_numbers(rank, self._ranks, self._layout)
         )
-        return next(found, -1)
+        return next(stage_ranks, -1)
 
     def _scaled(self, loss: Tensor, _: Tensor) -> Tensor:
         return loss.sum() * self._factor
@@ -240,21 +242,21 @@ class Pipeline:
         ends = [s.module for s in self.stages if s.module.first or s.module.last]
         if not ends or not ends[0].shape.head.tied:
             return
-        own = [_local(module.tokens.weight.grad) for module in ends]
-        if len(own) == 2:
-            own[0] += own[1]
-            own[1].copy_(own[0])
+        gradients = [_local(module.tokens.weight.grad) for module in ends]
+        if len(gradients) == 2:
+            gradients[0] += gradients[1]
+            gradients[1].copy_(gradients[0])
             return
-        other = torch.empty_like(own[0])
+        other = torch.empty_like(gradients[0])
         peer = self._ranks - 1 - self._rank
         for work in dist.batch_isend_irecv(
             [
-                dist.P2POp(dist.isend, own[0], group=self.group, group_peer=peer),
+                dist.P2POp(dist.isend, gradients[0], group=self.group, group_peer=peer),
                 dist.P2POp(dist.irecv, other, group=self.group, group_peer=peer),
             ]
         ):
             work.wait()
-        own[0] += other
+        gradients[0] += other
 
 
 def _between(module: Any, tokens: Tensor) -> tuple[int, int]:
@@ -263,5 +265,5 @@ def _between(module: Any, tokens: Tensor) -> tuple[int, int]:
 
 
 def _local(gradient: Any) -> Tensor:
-    own: Tensor = gradient.to_local() if hasattr(gradient, "to_local") else gradient
-    return own
+    part: Tensor = gradient.to_local() if hasattr(gradient, "to_local") else gradient
+    return part

@@ -67,21 +67,21 @@ class Weights:
 
     def _named(self) -> Iterator[tuple[str, nn.Parameter]]:
         """By their names in the whole model; a copy on a rank that has both ends by another."""
-        found: set[str] = set()
+        tied_names: set[str] = set()
         for module in self.modules:
             for name, weight in module.named_parameters():
-                yield f"{name}{COPY}" if name in found else name, weight
-                found.add(name)
+                yield f"{name}{COPY}" if name in tied_names else name, weight
+                tied_names.add(name)
 
     def owned(self) -> Iterator[tuple[str, Any]]:
         """The masters by their names in the whole model, each once."""
-        return ((name, own) for name, own in self.master.items() if not name.endswith(COPY))
+        return ((name, master) for name, master in self.master.items() if not name.endswith(COPY))
 
     def copies(self) -> Iterator[tuple[str, Any]]:
         """Second copies of weights that lie here twice, each by the name of the first."""
-        for name, own in self.master.items():
+        for name, master in self.master.items():
             if name.endswith(COPY):
-                yield name.removesuffix(COPY), own
+                yield name.removesuffix(COPY), master
 
     def weight_of(self, num_targets: int) -> float | Tensor:
         """What this rank's mean loss weighs: its targets over those of all ranks."""
@@ -121,14 +121,14 @@ class Weights:
         """After a backward pass: its gradients, in fp32, to those of the masters."""
         if not self.narrow:
             return  # autograd has added them up already
-        found: list[Any] = [weight.grad for weight in self.model.values()]
+        gradients: list[Any] = [weight.grad for weight in self.model.values()]
         masters = list(self.master.values())
         if not self._collected:
-            for master, grad in zip(masters, found, strict=True):
+            for master, grad in zip(masters, gradients, strict=True):
                 if master.grad is None or placed(master.grad) != placed(grad):
                     master.grad = torch.empty_like(grad, dtype=master.dtype)
         sums = [local(master.grad) for master in masters]
-        self._onto(sums, [local(grad) for grad in found], add=self._collected)
+        self._onto(sums, [local(grad) for grad in gradients], add=self._collected)
         self.end_of_sum()
 
     def _onto(self, to: list[Tensor], new: list[Tensor], *, add: bool = False) -> None:
@@ -136,8 +136,8 @@ class Weights:
         if self.foreach:
             (torch._foreach_add_ if add else torch._foreach_copy_)(to, new)
             return
-        for own, other in zip(to, new, strict=True):
-            own.add_(other) if add else own.copy_(other)
+        for target, other in zip(to, new, strict=True):
+            target.add_(other) if add else target.copy_(other)
 
     def add(self, name: str, grad: Tensor) -> Tensor:
         """Add one gradient to the fp32 sum of its weight; the sum."""
@@ -172,20 +172,22 @@ class Weights:
         ``embeddings`` they do not, nor does a head that is one (OLMo's ``decay_embeddings``).
         A kernel over many tensors takes those of one mesh alone.
         """
-        apart = set() if embeddings else self._embeddings()
-        found: dict[tuple[bool, Any], list[Tensor]] = {}
+        undecayed_ids = set() if embeddings else self._embeddings()
+        group_members: dict[tuple[bool, Any], list[Tensor]] = {}
         for name, master in self.master.items():
-            decays = master.ndim >= 2 and name.removesuffix(COPY) not in apart
+            decays = master.ndim >= 2 and name.removesuffix(COPY) not in undecayed_ids
             key = decays, getattr(master, "device_mesh", None)
-            found.setdefault(key, []).append(master)
+            group_members.setdefault(key, []).append(master)
         return [
             {"params": masters, "weight_decay": decay if decays else 0.0}
-            for (decays, _), masters in sorted(found.items(), key=lambda each: not each[0][0])
+            for (decays, _), masters in sorted(
+                group_members.items(), key=lambda group: not group[0][0]
+            )
         ]
 
     def _embeddings(self) -> set[str]:
-        modules = (each for module in self.modules for each in module.named_modules())
-        return {f"{name}.weight" for name, each in modules if isinstance(each, nn.Embedding)}
+        modules = (layer for module in self.modules for layer in module.named_modules())
+        return {f"{name}.weight" for name, layer in modules if isinstance(layer, nn.Embedding)}
 
     def decayed(self, groups: Sequence[dict[str, Any]]) -> tuple[int, int]:
         """Of the whole model's weights in the optimizer's ``groups``: how many decay, how many not.
@@ -198,8 +200,8 @@ class Weights:
         """Of the weights whose masters are not among ``copies``, by their ids."""
         counts = [0, 0]
         for group in groups:
-            own = (master for master in group["params"] if id(master) not in copies)
-            counts[not group["weight_decay"]] += sum(master.numel() for master in own)
+            owned_masters = (master for master in group["params"] if id(master) not in copies)
+            counts[not group["weight_decay"]] += sum(master.numel() for master in owned_masters)
         return counts[0], counts[1]
 
     def rest(self) -> None:
@@ -242,20 +244,22 @@ def float8_of(blocks: Sequence[nn.Module]) -> dict[str, Any] | None:
         for name, part in block.named_modules()
         if isinstance(part, nn.Linear) and not name.endswith("router")
     ]
-    configs = [each.config for each in layers if isinstance(each, kind)]
+    configs = [layer.config for layer in layers if isinstance(layer, kind)]
     if not configs:
         return None
     known = float8.Float8LinearConfig.from_recipe_name
     names = [
         name
         for name in FP8_RECIPES
-        if all(dataclasses.replace(known(name), emulate=each.emulate) == each for each in configs)
+        if all(
+            dataclasses.replace(known(name), emulate=layer.emulate) == layer for layer in configs
+        )
     ]
     return {
         "recipe": names[0] if names else "several, or another",
         "layers": len(configs),
         "matrices": len(layers),
-        "emulated": any(each.emulate for each in configs),
+        "emulated": any(layer.emulate for layer in configs),
     }
 
 

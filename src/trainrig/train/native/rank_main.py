@@ -111,16 +111,16 @@ def train(experiment: Experiment, events: Events, size: int, job: Job | None = N
     world = World(experiment.layout, device) if size > 1 else None
     if not job.heldout:
         experiment = experiment.replace(heldout_every=0)
-    own = _Rank(shape=shape, device=device, world=world, events=events)
+    rank_state = _Rank(shape=shape, device=device, world=world, events=events)
     devices = [device]
     if experiment.parallel == "dataparallel":
         devices = [f"cuda:{number}" for number in range(experiment.mesh.ranks)]
     before = memory_before(device)
     with gpu.settings(device, experiment.precision, experiment.unfused_parts):
-        is_whole = _timed(experiment, own, job, cache(lambda: memory_of(devices, before)))
+        is_whole = _timed(experiment, rank_state, job, cache(lambda: memory_of(devices, before)))
         gc.collect()
         if job.probe and is_whole:
-            _probe(probe_of(experiment), own)
+            _probe(probe_of(experiment), rank_state)
 
 
 def _describe_machine(folder: Path) -> None:
@@ -150,13 +150,13 @@ def _device(experiment: Experiment) -> str:
     return device
 
 
-def _timed(experiment: Experiment, own: _Rank, job: Job, memory: Memory) -> bool:
+def _timed(experiment: Experiment, rank_state: _Rank, job: Job, memory: Memory) -> bool:
     """The experiment's steps, and what is known at their end; the first one is looked at.
 
     False where a signal ended them: they go on another time, from the checkpoint that was saved.
     """
-    events = own.events
-    engine = own.engine(experiment)
+    events = rank_state.events
+    engine = rank_state.engine(experiment)
     folder = Path(job.checkpoint) if job.checkpoint else None
     with engine, checkpoint.Saver(engine, folder) as saver:
         engine.watch.entered = lambda part: events.set_position(part=part)
@@ -168,7 +168,7 @@ def _timed(experiment: Experiment, own: _Rank, job: Job, memory: Memory) -> bool
             since = {"step": saved.next_step, "ranks": saved.ranks}
             events.emit("resumed", **since, broken_off=saver.broken_off)
         try:
-            _steps(engine, saver, own, job, memory)
+            _steps(engine, saver, rank_state, job, memory)
         except Diverged as error:
             raise error.naming(saver.saved_step) from None
         events.emit("trained")  # energy is counted up to here
@@ -181,25 +181,27 @@ def _timed(experiment: Experiment, own: _Rank, job: Job, memory: Memory) -> bool
             events.set_position(part="the held-out loss")
             engine.on_heldout(engine.next_step, engine.heldout_loss())
         events.emit("memory", **memory())
-        if job.trace or (job.probe and (own.world is not None or own.device != "cpu")):
-            _profile(engine, own, is_kept=job.trace)
+        if job.trace or (
+            job.probe and (rank_state.world is not None or rank_state.device != "cpu")
+        ):
+            _profile(engine, rank_state, is_kept=job.trace)
     return True
 
 
 def _steps(
     engine: Engine,
     saver: checkpoint.Saver,
-    own: _Rank,
+    rank_state: _Rank,
     job: Job,
     memory: Memory,
 ) -> None:
     """Train, each step told as a row, and save when it is due."""
-    events, total = own.events, engine.experiment.steps
+    events, total = rank_state.events, engine.experiment.steps
     first = engine.next_step
     events.set_position(step=first, part="first step")
     until = math.inf if job.seconds is None else time.monotonic() + job.seconds
     stop = total if job.stop is None else min(job.stop, total)
-    _look(engine, own)
+    _look(engine, rank_state)
 
     def over(step: int) -> bool:
         events.set_position(step=step)
@@ -222,32 +224,32 @@ def _steps(
     engine.drain(emit)
 
 
-def _look(engine: Engine, own: _Rank) -> None:
+def _look(engine: Engine, rank_state: _Rank) -> None:
     """Train the first step, and tell what it was trained on and with."""
-    facts = layout_observed.first_step(engine, own.world.axes if own.world else None)
-    own.events.emit("layout", **facts)
+    facts = layout_observed.first_step(engine, rank_state.world.axes if rank_state.world else None)
+    rank_state.events.emit("layout", **facts)
     decayed, spared = engine.weights.decayed(engine.optimizer.param_groups)
-    own.events.emit("weight_decay", decayed=decayed, not_decayed=spared)
+    rank_state.events.emit("weight_decay", decayed=decayed, not_decayed=spared)
 
 
-def _profile(engine: Engine, own: _Rank, *, is_kept: bool) -> None:
+def _profile(engine: Engine, rank_state: _Rank, *, is_kept: bool) -> None:
     """Where a step's time goes: a few more of them, which belong to no training any more."""
-    own.events.set_position(part="the profiled steps")
+    rank_state.events.set_position(part="the profiled steps")
     piped = engine.experiment.mesh.pp > 1
     engine.watch.recording = phase
-    keep = trace_file(own.events.folder, own.events.rank, is_kept=is_kept)
-    own.events.emit("breakdown", **profiled(engine.step, piped=piped, keep=keep))
+    keep = trace_file(rank_state.events.folder, rank_state.events.rank, is_kept=is_kept)
+    rank_state.events.emit("breakdown", **profiled(engine.step, piped=piped, keep=keep))
     engine.watch.end()
 
 
-def _probe(experiment: Experiment, own: _Rank) -> None:
+def _probe(experiment: Experiment, rank_state: _Rank) -> None:
     """Five steps of plain gradient descent: losses and gradient norms."""
     rows: list[Row] = []
-    with own.engine(experiment) as engine:
-        own.events.set_position(step=0, part="the comparison's steps")
+    with rank_state.engine(experiment) as engine:
+        rank_state.events.set_position(step=0, part="the comparison's steps")
         engine.run(rows.append, lambda step: step >= experiment.steps)
     losses, norms = ([row[name] for row in rows] for name in ("loss", "grad_norm"))
-    own.events.emit("parity", losses=losses, grad_norms=norms)
+    rank_state.events.emit("parity", losses=losses, grad_norms=norms)
 
 
 if __name__ == "__main__":

@@ -31,11 +31,11 @@ class SafeReader(dcp.FileSystemReader):
     def read_metadata(self, *_: Any, **__: Any) -> dcp.Metadata:
         """Where each tensor lies.  UnpicklingError for what is no record, or of another folder."""
         with (Path(self.path) / METADATA).open("rb") as file:
-            found: dcp.Metadata = _Records(file).load()
-        for place in (found.storage_data or {}).values():
+            metadata: dcp.Metadata = _Records(file).load()
+        for place in (metadata.storage_data or {}).values():
             if Path(place.relative_path).name != place.relative_path:
                 raise pickle.UnpicklingError(f"its metadata names the file {place.relative_path}")
-        return found
+        return metadata
 
     def read_data(self, plan: LoadPlan, planner: LoadPlanner) -> torch.futures.Future[None]:
         """Fill tensors.  UnpicklingError where a file has an object in the place of one."""
@@ -55,9 +55,9 @@ class _Records(pickle.Unpickler):
         if is_dtype or (module, name) in _KNOWN:
             return super().find_class(module, name)
         if module in _MODULES and "." not in name:
-            found = super().find_class(module, name)
-            if isinstance(found, type) and found.__module__ == module:
-                return found
+            found_class = super().find_class(module, name)
+            if isinstance(found_class, type) and found_class.__module__ == module:
+                return found_class
         raise pickle.UnpicklingError(f"its metadata names {module}.{name}")
 
 

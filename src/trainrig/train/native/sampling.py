@@ -62,15 +62,15 @@ def generate(
         raise UsageError(wrong, "at least 1, 0 (greedy) or more, 0 (all) or more")
     is_elsewheres = (run / "config.json").is_file()
     saved = None if is_elsewheres else read_saved(checkpoints_in(run))
-    own = (
+    generator_setting = (
         from_run(saved.experiment, str(saved.path))
         if saved
         else Experiment.of(model=str(run / "config.json"))
     )
-    shape = find(own.model)
+    shape = find(generator_setting.model)
     if objective_of(shape) != "causal":
         raise UsageError(f"{shape.family} does not go on with a text", "a gpt2 or llama model")
-    text = Path(own.data) if saved else run
+    text = Path(generator_setting.data) if saved else run
     tokenizer = load_tokenizer(text)
     if tokenizer.info.vocab_size > shape.vocab:
         raise DataError(
@@ -78,7 +78,7 @@ def generate(
             "another text was prepared there",
             "prepare the text of the training again",
         )
-    model = models.build(shape, device="meta", attention=own.kernels.attention)
+    model = models.build(shape, device="meta", attention=generator_setting.kernels.attention)
     model.to_empty(device=device)
     if saved:
         load_weights(saved, model)
@@ -87,22 +87,22 @@ def generate(
         with torch.no_grad():
             for name, weight in model.named_parameters():
                 weight.copy_(read(name))
-    seq_len = own.seq_len if saved else shape.position.max_positions
+    seq_len = generator_setting.seq_len if saved else shape.position.max_positions
     tokens = _ids(tokenizer, prompt)
     random = torch.Generator(device=device).manual_seed(seed)
-    found: list[int] = []
-    while len(found) < max_tokens:
-        given = torch.tensor([(tokens + found)[-seq_len:]], device=device)
-        logits = _last_logits(model, given)[: tokenizer.info.vocab_size]
+    new_tokens: list[int] = []
+    while len(new_tokens) < max_tokens:
+        context = torch.tensor([(tokens + new_tokens)[-seq_len:]], device=device)
+        logits = _last_logits(model, context)[: tokenizer.info.vocab_size]
         token = int(_chosen(logits, temperature, top_k, random))
         if token == tokenizer.info.end:
             break
-        found.append(token)
+        new_tokens.append(token)
     return Generated(
         prompt=prompt,
-        text=tokenizer.tokenizer.decode(found),
-        tokens=len(found),
-        ended_by="max_tokens" if len(found) == max_tokens else "end",
+        text=tokenizer.tokenizer.decode(new_tokens),
+        tokens=len(new_tokens),
+        ended_by="max_tokens" if len(new_tokens) == max_tokens else "end",
         checkpoint=str(saved.path if saved else run),
         step=saved.next_step if saved else None,
     )
@@ -121,9 +121,9 @@ def _ids(tokenizer: TextTokenizer, prompt: str) -> list[int]:
 @torch.no_grad()
 def _last_logits(model: torch.nn.Module, tokens: Tensor) -> Tensor:
     """(1, T) → (V,): of the token behind the last."""
-    made: torch.nn.Module = model
-    hidden = made.hidden(tokens)[0, -1]
-    return F.linear(hidden, made.head_weight)
+    module: torch.nn.Module = model
+    hidden = module.hidden(tokens)[0, -1]
+    return F.linear(hidden, module.head_weight)
 
 
 def _chosen(logits: Tensor, temperature: float, top_k: int, random: torch.Generator) -> Tensor:

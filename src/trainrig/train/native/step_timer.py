@@ -79,9 +79,9 @@ class Stopwatch(Generic[M]):
     @contextmanager
     def muted(self) -> Iterator[None]:
         """In the body nothing is marked: what is recorded into a CUDA graph can hold no mark."""
-        own, self._open = self._open, None
+        open_parts, self._open = self._open, None
         yield
-        self._open = own
+        self._open = open_parts
 
     @contextmanager
     def within(self, name: str) -> Iterator[None]:
@@ -102,15 +102,15 @@ class Stopwatch(Generic[M]):
         """Seconds of each part of an ended step, of the rest, and of the whole (``time``)."""
         assert marked.end is not None
         whole = self._seconds(marked.start, marked.end)
-        taken = dict.fromkeys(PARTS, 0.0)
+        seconds_by_part = dict.fromkeys(PARTS, 0.0)
         for name, start, end in marked.parts:
-            taken[name] += self._seconds(start, end)
+            seconds_by_part[name] += self._seconds(start, end)
         for name, outer, start, end in marked.inner:
             seconds = self._seconds(start, end)
-            taken[name] = taken.get(name, 0.0) + seconds
+            seconds_by_part[name] = seconds_by_part.get(name, 0.0) + seconds
             if outer:
-                taken[outer] -= seconds
-        return {"time": whole, **taken, OTHER: whole - sum(taken.values())}
+                seconds_by_part[outer] -= seconds
+        return {"time": whole, **seconds_by_part, OTHER: whole - sum(seconds_by_part.values())}
 
 
 def stopwatch_for(device: str) -> Stopwatch[Any]:

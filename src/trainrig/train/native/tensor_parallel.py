@@ -33,9 +33,13 @@ def apply(
         "heads": shape.attention.num_heads,
         "heads of keys and values": shape.attention.num_kv_heads,
     }
-    for what, count in (counts | {"columns of the feed-forward net": shape.ffn.width}).items():
+    for divided_thing, count in (
+        counts | {"columns of the feed-forward net": shape.ffn.width}
+    ).items():
         if count % ranks:
-            raise UsageError(f"{shape.name} has {count} {what}, not a multiple of tp = {ranks}")
+            raise UsageError(
+                f"{shape.name} has {count} {divided_thing}, not a multiple of tp = {ranks}"
+            )
     if shape.moe.num_experts and not sequence_parallel:
         words = "each rank would send every token to experts: tokens are split before them"
         raise UsageError(words, "--sequence-parallel, or --tp 1")

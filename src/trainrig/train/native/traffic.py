@@ -90,10 +90,10 @@ class Traffic(TorchDispatchMode):
     @property
     def routed_rows(self) -> tuple[int, int]:
         """Rows that experts' counts spoke of, sent or received: forward, and computed again."""
-        found = [0, 0]
+        row_counts = [0, 0]
         for again, counts in self._counts:
-            found[again] += max(int(count.sum()) for count in counts)
-        return found[0], found[1]
+            row_counts[again] += max(int(count.sum()) for count in counts)
+        return row_counts[0], row_counts[1]
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         if any(issubclass(kind, DTensor) for kind in types):

@@ -143,33 +143,37 @@ def _open_megatron(path: Path) -> Opened:
     Of the first kind a layer is read by itself: Megatron saves it as a piece of its own.
     """
     sizes, get = open_distributed(folder := megatron_folder(path))
-    found: dict[str, tuple[int, ...]] = {}
+    sizes_by_name: dict[str, tuple[int, ...]] = {}
     places: dict[str, tuple[str, int | None]] = {}
     for stored, size in sizes.items():
         layers = megatron_weights.stacked_layers(stored, size)
         for name, layer in layers:
-            found[name] = size if layer is None else size[1:]
+            sizes_by_name[name] = size if layer is None else size[1:]
             places[name] = stored, layer
 
     def of_layer(name: str) -> Tensor:
         stored, layer = places[name]
         return get(stored) if layer is None else read_row(folder, stored, layer)
 
-    return found, of_layer
+    return sizes_by_name, of_layer
 
 
 def open_distributed(path: Path) -> Opened:
     """A checkpoint of torch.distributed.checkpoint; tensors are read whole, without ranks."""
     ignore_warning()
     metadata = SafeReader(path).read_metadata().state_dict_metadata
-    listed = {name: of for name, of in metadata.items() if isinstance(of, TensorStorageMetadata)}
+    listed = {
+        name: storage
+        for name, storage in metadata.items()
+        if isinstance(storage, TensorStorageMetadata)
+    }
 
     def get(name: str) -> Tensor:
-        found = torch.empty(listed[name].size, dtype=listed[name].properties.dtype)
-        dcp.load({name: found}, storage_reader=SafeReader(path), no_dist=True)
-        return found
+        tensor = torch.empty(listed[name].size, dtype=listed[name].properties.dtype)
+        dcp.load({name: tensor}, storage_reader=SafeReader(path), no_dist=True)
+        return tensor
 
-    return {name: tuple(of.size) for name, of in listed.items()}, get
+    return {name: tuple(storage.size) for name, storage in listed.items()}, get
 
 
 def read_row(path: Path, name: str, row: int) -> Tensor:
@@ -183,13 +187,13 @@ def read_row(path: Path, name: str, row: int) -> Tensor:
     assert isinstance(stored, TensorStorageMetadata)
     sizes = torch.Size((1, *stored.size[1:]))
     offsets = torch.Size((row, *[0] * len(sizes[1:])))
-    found = torch.empty(sizes, dtype=stored.properties.dtype)
+    tensor = torch.empty(sizes, dtype=stored.properties.dtype)
     chunk = ChunkStorageMetadata(offsets=offsets, sizes=sizes)
     items = create_read_items_for_chunk_list(name, stored, [chunk])
     reader.set_up_storage_reader(metadata, is_coordinator=True)
-    planner: Any = _Into(found)
+    planner: Any = _Into(tensor)
     reader.read_data(LoadPlan(items), planner).wait()
-    return found[0]
+    return tensor[0]
 
 
 class _Into:
@@ -215,8 +219,8 @@ def _open_deepspeed(path: Path) -> Opened:
 
     def get(name: str) -> Tensor:
         stored: Any = torch.load(files[name], weights_only=True, mmap=True)
-        found: Tensor = stored["param"] if isinstance(stored, dict) else stored
-        return found
+        tensor: Tensor = stored["param"] if isinstance(stored, dict) else stored
+        return tensor
 
     return {name: tuple(get(name).shape) for name in files}, get
 
@@ -251,12 +255,12 @@ _BY_FORM: dict[Form, Callable[[ModelShape, Sizes, Callable[[str], Tensor]], Give
 def main() -> None:
     """Check a source against a model."""
     path, model = Path(sys.argv[1]), sys.argv[2]
-    found: dict[str, Any] = {}
+    sources: dict[str, Any] = {}
     try:
         weights_of(path, find(model))
     except TrainrigError as error:
-        found = {"error": type(error).__name__, "message": error.message, "hint": error.hint}
-    sys.stdout.write(json.dumps(found) + "\n")
+        sources = {"error": type(error).__name__, "message": error.message, "hint": error.hint}
+    sys.stdout.write(json.dumps(sources) + "\n")
 
 
 if __name__ == "__main__":

@@ -53,44 +53,51 @@ class World:
     def __init__(self, layout: Layout, device: str) -> None:
         from torch.distributed.device_mesh import init_device_mesh
 
-        own = layout.mesh.of_one
-        others = own.dp * own.cp
+        mesh_sizes = layout.mesh.of_one
+        others = mesh_sizes.dp * mesh_sizes.cp
         shard = (
-            1 if layout.sharding.zero == 0 else (int(layout.sharding.shard_size) or own.dp) * own.cp
+            1
+            if layout.sharding.zero == 0
+            else (int(layout.sharding.shard_size) or mesh_sizes.dp) * mesh_sizes.cp
         )
-        self.ranks, self.dp, self.cp, self.device = own.ranks, own.dp, own.cp, device
-        self.sizes = {"pp": own.pp, "dp_replicate": others // shard, "dp_shard": shard}
-        self.sizes["tp"] = own.tp
-        self.is_split = own.tp * own.pp > 1
+        self.ranks, self.dp, self.cp, self.device = (
+            mesh_sizes.ranks,
+            mesh_sizes.dp,
+            mesh_sizes.cp,
+            device,
+        )
+        self.sizes = {"pp": mesh_sizes.pp, "dp_replicate": others // shard, "dp_shard": shard}
+        self.sizes["tp"] = mesh_sizes.tp
+        self.is_split = mesh_sizes.tp * mesh_sizes.pp > 1
         """Data parallelism is not all there is."""
         # Shards of one rank: how FSDP2 is told that all is replicated.
-        one = {"dp_shard"} if uses_fsdp2(layout) else set[str]()
-        present = [axis for axis, size in self.sizes.items() if size > 1 or axis in one]
+        fsdp_axes = {"dp_shard"} if uses_fsdp2(layout) else set[str]()
+        present = [axis for axis, size in self.sizes.items() if size > 1 or axis in fsdp_axes]
         present = present or ["dp_replicate"]
         self._kind = torch.device(device).type
         self.mesh = init_device_mesh(
             self._kind, tuple(self.sizes[axis] for axis in present), mesh_dim_names=tuple(present)
         )
         self._views: dict[str, Any] = dict.fromkeys(present, self.mesh)
-        inner = own.cp * own.tp
-        if own.cp > 1:
-            self._views["cp"] = self._beside("cp", own.cp, own.tp)
-        if own.ep > 1:
-            same = own.dp * inner // own.ep
+        inner = mesh_sizes.cp * mesh_sizes.tp
+        if mesh_sizes.cp > 1:
+            self._views["cp"] = self._beside("cp", mesh_sizes.cp, mesh_sizes.tp)
+        if mesh_sizes.ep > 1:
+            same = mesh_sizes.dp * inner // mesh_sizes.ep
             copies, shards = (1, same) if layout.sharding.zero else (same, 1)
-            self._experts((own.pp, copies, shards, own.ep))
+            self._experts((mesh_sizes.pp, copies, shards, mesh_sizes.ep))
         self.shards = "dp_shard" in present
         """Weights are FSDP2's."""
         rank = dist.get_rank()
-        self.data_rank = rank // inner % own.dp
+        self.data_rank = rank // inner % mesh_sizes.dp
         """Number among the ranks that read samples of their own."""
-        self._part = rank // own.tp % own.cp
-        self.stage = rank // (inner * own.dp)
+        self._part = rank // mesh_sizes.tp % mesh_sizes.cp
+        self.stage = rank // (inner * mesh_sizes.dp)
 
     def tokens(self, seq_len: int) -> slice:
         """The part of each sequence that this rank reads."""
-        each = seq_len // self.cp
-        return slice(self._part * each, (self._part + 1) * each)
+        tokens_per_rank = seq_len // self.cp
+        return slice(self._part * tokens_per_rank, (self._part + 1) * tokens_per_rank)
 
     def _beside(self, axis: str, size: int, inner: int) -> Any:
         """A mesh of one axis that lies across the others', with a group of its own.
@@ -102,8 +109,10 @@ class World:
         starts = [n for n in range(self.ranks) if n // inner % size == 0]
         every = [[start + turn * inner for turn in range(size)] for start in starts]
         groups = [dist.new_group(ranks) for ranks in every]
-        own = next(number for number, ranks in enumerate(every) if dist.get_rank() in ranks)
-        return DeviceMesh.from_group(groups[own], self._kind, mesh_dim_names=(axis,))
+        group_number = next(
+            number for number, ranks in enumerate(every) if dist.get_rank() in ranks
+        )
+        return DeviceMesh.from_group(groups[group_number], self._kind, mesh_dim_names=(axis,))
 
     def _experts(self, sizes: tuple[int, int, int, int]) -> None:
         """One mesh for the ranks that share all experts and for those that have the same ones.
@@ -143,10 +152,10 @@ class World:
     @property
     def axes(self) -> dict[str, str]:
         """The axis of each process group, by the group's name."""
-        found = {dist.group.WORLD.group_name: "world"}
+        axis_by_group = {dist.group.WORLD.group_name: "world"}
         for axis, mesh in self._views.items():
-            found[mesh.get_group(axis).group_name] = axis
-        return found
+            axis_by_group[mesh.get_group(axis).group_name] = axis
+        return axis_by_group
 
     def sum(self, number: Tensor, *axes: str) -> Tensor:
         """A number's sum over the ranks of these axes, in place; those of one rank add nothing."""
