@@ -1,4 +1,4 @@
-"""What is really run: GPT-2, GPT-Neo, BERT, T5 and Llama in plain PyTorch.
+"""Models that are trained: GPT-2, GPT-Neo, BERT, T5 and Llama in plain PyTorch.
 
     gpt2, bert, t5, llama   one file a family: Attention, Block, Model
     layers                  what they share: attention, feed-forward

@@ -29,7 +29,7 @@ _DTYPES = (torch.float32, torch.bfloat16)
 
 
 def fits(q: Tensor, k: Tensor, *, mask: Tensor | None) -> bool:
-    """Whether `attend_in_tiles` computes this attention."""
+    """Return whether `attend_in_tiles` computes this attention."""
     return (
         q.device.type == "cpu"
         and q.shape == k.shape
@@ -40,7 +40,7 @@ def fits(q: Tensor, k: Tensor, *, mask: Tensor | None) -> bool:
 
 
 def is_faster(q: Tensor, k: Tensor, *, causal: bool, mask: Tensor | None) -> bool:
-    """Whether `attend_in_tiles` computes this attention faster than torch's own kernel."""
+    """Return whether `attend_in_tiles` is faster for this attention than torch's own kernel."""
     if torch.compiler.is_compiling():  # it makes its own kernels of torch's
         return False
     return fits(q, k, mask=mask) and (causal or q.dtype == torch.bfloat16)
@@ -53,7 +53,7 @@ def attend_in_tiles(q: Tensor, k: Tensor, v: Tensor, *, scale: float, causal: bo
 
 
 def _ends(num_tokens: int, *, causal: bool) -> list[int]:
-    """Where the tiles of queries end."""
+    """Return the end positions of the tiles of queries."""
     if not causal:
         return [num_tokens]
     tile = max(_SMALLEST_TILE, -(-num_tokens // _TILES))

@@ -27,19 +27,19 @@ _MASK = 0xFFFFFFFF
 _LARGEST = 1 << 22
 """Numbers that are hashed at once, of 8 bytes each."""
 _PLACES = 4
-"""Of a layer: attention's probabilities, its result, the feed-forward net's, or the embedding."""
+"""Places of dropout: attention's probabilities, its result, the FFN's result, the embedding."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Dropout:
-    """What is dropped at one place of a model."""
+    """Dropout at one place of a model."""
 
     p: float
     seed: int
     place: int
     """Number among all places of the model."""
     part: int = 0
-    """Which of equal parts along the second axis this rank has: tokens, or heads."""
+    """Index of this rank's equal part along the second axis: tokens, or heads."""
 
     def __call__(self, x: Tensor, samples: Tensor) -> Tensor:
         """x (B, T, C) or (B, H, T, S); samples (B,): their numbers in the training."""

@@ -62,7 +62,7 @@ class Experts(nn.Module):
 
 
 def has_grouped_products(rows: Tensor) -> bool:
-    """Whether one kernel multiplies each expert's rows: bf16 on an accelerator, by torch's rule."""
+    """Return whether one kernel can multiply all experts' rows: bf16 on an accelerator."""
     return rows.device.type != "cpu" and rows.dtype is torch.bfloat16
 
 
@@ -85,7 +85,7 @@ class MixtureFeedForward(nn.Module):
         self.router = nn.Linear(shape.hidden, shape.moe.num_experts, bias=False)
         self.experts = Experts(shape, act)
         self.exchange: Exchange | None = None
-        """How rows reach experts on other ranks and come back."""
+        """Function that sends rows to experts on other ranks and returns their results."""
 
     @torch.compiler.disable  # how many rows an expert has is known on the host alone
     def forward(self, x: Tensor) -> Tensor:

@@ -70,7 +70,7 @@ def from_hugging_face(shape: ModelShape, state: Mapping[str, Tensor]) -> State:
 def one_by_one(
     shape: ModelShape, sizes: Mapping[str, Sequence[int]], get: Callable[[str], Tensor]
 ) -> Callable[[str], Tensor]:
-    """What reads one of our weights at a time, of theirs that ``get`` reads by their names.
+    """Return a reader of single weights of ours, made of theirs that ``get`` reads by name.
 
     DataError for the first of ``sizes`` that is not what ``shape`` says; nothing is read for that.
     """
@@ -208,7 +208,7 @@ _MODULES = {
 
 
 def _pairs(shape: ModelShape, names: Iterable[str]) -> Iterator[_Pair]:
-    """What each of our weights is made of."""
+    """Yield for each of our weights the names of Hugging Face's that it is made of."""
     modules = _MODULES[shape.family]
     for name in names:
         if name in modules:  # a parameter of the model itself

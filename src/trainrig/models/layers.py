@@ -1,4 +1,4 @@
-"""What families share: attention, the feed-forward net, a block, a head.
+"""Layers that families share: attention, the feed-forward net, a block, a head.
 
 Letters: B batch, T tokens that ask (queries), S tokens that are looked at (keys), H heads,
 K heads of keys and values (K = H unless grouped), D width of a head, C width of the model,
@@ -34,7 +34,7 @@ ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {
 
 
 attentions_run: set[str] = set()
-"""What this process has computed attention with so far; what is compiled is not in it."""
+"""Names of the attention functions that this process has run so far, without compiled ones."""
 
 
 def attend(
@@ -251,7 +251,7 @@ class PreNormBlock(nn.Module):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Stretch:
-    """Which of a sequence's tokens a rank computes with."""
+    """The part of a sequence's tokens that a rank computes with."""
 
     part: int = 0
     parts: int = 1

@@ -92,5 +92,5 @@ class Model(NextTokenModel):
 
 
 def block_inputs(shape: ModelShape, x: Tensor) -> tuple[Tensor, ...]:
-    """What a block is called with for hidden states ``x`` (B, T, C)."""
+    """Return the arguments of a block's forward for hidden states ``x`` (B, T, C)."""
     return (x, *rotary_angles(shape, x.shape[1], x.device))

@@ -50,7 +50,7 @@ _CHUNK_ELSEWHERE = 2**26
 _FEWEST_ROWS = 256
 _TILE = {"cpu": 2**19}
 _TILE_ELSEWHERE = 2**24
-"""Of a chunk, the numbers that are in fp32 at a time: 2 MiB on a CPU, 64 MiB elsewhere."""
+"""Logits of a chunk that are in fp32 at a time: 2 MiB on a CPU, 64 MiB elsewhere."""
 
 Around = Callable[[], AbstractContextManager[None]]
 _around: ContextVar[Around] = ContextVar("around", default=nullcontext)
@@ -130,7 +130,7 @@ def chunk_rows(vocab: int, device_type: str) -> int:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _How:
-    """What `cross_entropy` was asked for."""
+    """Arguments of one call of `cross_entropy`."""
 
     rows: int
     dtype: torch.dtype

@@ -150,7 +150,7 @@ def to_distributed(
 
 
 def extra_states(shape: ModelShape) -> dict[str, list[None]]:
-    """What Megatron's layers want beside their weights: scales of fp8, of which there are none.
+    """Return the extra states that Megatron's layers expect: scales of fp8, all empty.
 
     Under their keys in a distributed checkpoint, an object a layer.
     """
@@ -172,7 +172,7 @@ _FUSED = {
 def one_by_one(
     shape: ModelShape, sizes: Mapping[str, Sequence[int]], get: Callable[[str], Tensor]
 ) -> Callable[[str], Tensor]:
-    """What reads one of our weights at a time, of Megatron's that ``get`` reads by their names.
+    """Return a reader of single weights of ours, made of Megatron's that ``get`` reads by name.
 
     Rows that Megatron adds to a vocabulary are left.  DataError for the first of ``sizes`` that is
     not what ``shape`` says; nothing is read for that.

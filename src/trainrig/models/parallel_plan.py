@@ -48,7 +48,7 @@ LookUp = Callable[[Tensor, Tensor], Tensor]
 _READ = ("qkv", "q", "k", "v", "up", "gate")
 _WRITE = ("out", "down")
 _ATTENTION_ARGUMENTS = {"gpt2": 1, "gpt-neo": 1, "bert": 1, "llama": 2, "t5": 1}
-"""What attention takes besides hidden states: masks, biases, angles; whole on each rank."""
+"""Number of attention's further arguments by family: masks, biases, angles; whole on each rank."""
 
 
 def plan_of(model: nn.Module, *, sequence_parallel: bool, look_up: LookUp = F.embedding) -> Plan:
@@ -154,7 +154,7 @@ def _share(dim: int) -> ParallelStyle:
 
 
 def _has(model: nn.Module, name: str) -> bool:
-    """Whether the module ``name`` is there; in the first block for that of any block."""
+    """Return whether a module has this name; a block's name is looked up in the first block."""
     at: nn.Module | None = model
     for step in name.split("."):
         children = {} if at is None else dict(at.named_children())

@@ -66,7 +66,7 @@ def apply(model: nn.Module, recompute: str) -> None:
 
 
 def policy_of(block: nn.Module) -> str:
-    """What `apply` wrapped a block in: none, selective or full."""
+    """Return the recomputation that `apply` gave a block: none, selective or full."""
     forward: Any = block.forward
     wrapped = isinstance(forward, partial) and forward.func is _run
     return str(forward.args[1]) if wrapped else "none"

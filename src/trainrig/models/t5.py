@@ -35,7 +35,7 @@ START = 0
 
 
 class RelativeBias(nn.Module):
-    """What each head adds to a score, by the distance of the two tokens.  → (1, H, T, T)"""
+    """Bias of each head's scores by the distance of two tokens.  → (1, H, T, T)"""
 
     def __init__(self, shape: ModelShape, *, causal: bool) -> None:
         super().__init__()
@@ -186,14 +186,14 @@ class Model(nn.Module):
 
 
 def shift_right(targets: Tensor) -> Tensor:
-    """What the decoder has written before each target: START, then the targets but the last."""
+    """Return the decoder's inputs: START, then all targets but the last."""
     written = torch.full_like(targets, START)
     written[:, 1:] = targets[:, :-1].masked_fill(targets[:, :-1] == IGNORED, START)
     return written
 
 
 def block_inputs(shape: ModelShape, x: Tensor, memory: Tensor | None = None) -> tuple[Tensor, ...]:
-    """What a block is called with for hidden states ``x`` (B, T, C).
+    """Return the arguments of a block's forward for hidden states ``x`` (B, T, C).
 
     With ``memory`` (B, S, C), what the encoder read: a DecoderBlock's.  The position bias has a
     gradient, as in training.

@@ -1,4 +1,4 @@
-"""What a child process does beside its work: die with its parent, say why it failed, leave.
+"""Duties of a child process beside its work: die with its parent, report a failure, exit.
 
 The kernel sends SIGKILL when the parent goes, once it was asked to; a parent that went before is
 known by its number, which `supervisor` hands on as TRAINRIG_PARENT.
@@ -118,19 +118,19 @@ def failure_of(error: BaseException) -> dict[str, str]:
 
 
 def is_out_of_memory(error: BaseException) -> bool:
-    """Whether Python, a GPU's allocator or the CPU's had no memory left."""
+    """Return whether an error means that Python, a GPU's or the CPU's allocator had no memory."""
     torch = sys.modules.get("torch")
     kinds = (MemoryError,) if torch is None else (MemoryError, torch.OutOfMemoryError)
     return isinstance(error, kinds) or _says(str(error), _NO_MEMORY)
 
 
 def is_unsupported(error: BaseException) -> bool:
-    """Whether a device or a build of torch lacks an operation: a closed list of what torch says."""
+    """Return whether an error means that a device or torch's build lacks an operation."""
     return not is_out_of_memory(error) and _says(str(error), _UNSUPPORTED)
 
 
 def device_fault(reason: str) -> bool:
-    """Whether a case failed by its GPU or driver: CUDA's errors, or a crash in native code.
+    """Return whether a GPU or its driver failed: CUDA's errors, or a crash in native code.
 
     After an error of CUDA all that the process still asks of the device fails too.
     """
@@ -159,7 +159,7 @@ def die_with_parent() -> None:
 
 
 def _is_gone(parent: str) -> bool:
-    """Whether that process is no more.  It need not be our own parent: a script may lie between."""
+    """Return whether a process has ended.  It need not be our parent: a script may lie between."""
     if not parent.isdecimal() or os.getppid() == int(parent):
         return False
     try:

@@ -1,4 +1,4 @@
-"""What a child tells its parent: events, and a heartbeat.
+"""Messages from a child to its parent: events, and a heartbeat.
 
 An event is one JSON object on one line, ``{"event": NAME, "at": SECONDS, ...}``, with the machine's
 monotonic clock.  A worker that answers requests writes its events to a pipe (`worker`); a rank of a
@@ -115,7 +115,7 @@ def read_events(folder: Path, rank: int, start: int = 0) -> Iterator[tuple[int, 
 
 @dataclass(frozen=True, kw_only=True)
 class Position:
-    """Where a rank was when its heartbeat last moved."""
+    """The place in the training where a rank's heartbeat last moved."""
 
     step: int
     part: str

@@ -1,4 +1,4 @@
-"""Which collective ranks hang in, by the flight recorder of torch's process groups.
+"""Find the collective that ranks hang in, by the flight recorder of torch's process groups.
 
 On a GPU the host runs ahead of what it has launched and waits nowhere that could be named; what
 was enqueued, and what of it is over, is what NCCL's own record knows.  Each rank keeps its last
@@ -22,7 +22,7 @@ from typing import Any
 
 Dump = Mapping[str, Any]
 _COLLECTIVES = 2000
-"""That a rank remembers: more than a step has."""
+"""Collectives that a rank's flight recorder keeps: more than a step has."""
 _WAIT = 10.0
 """Seconds for a rank to write what it remembers; its watchdog looks at the pipe once a second."""
 
@@ -41,7 +41,7 @@ def settings(folder: Path) -> dict[str, str]:
 
 
 def ask(folder: Path) -> dict[int, Dump]:
-    """What each rank remembers, of those that have a pipe and answer."""
+    """Return the flight recorder's dump of each rank that has a pipe and answers."""
     requested: list[Path] = []
     for pipe in sorted(folder.glob("collectives-*.pipe")):
         with contextlib.suppress(OSError):  # ENXIO: nobody reads it, its rank is gone
@@ -131,7 +131,7 @@ def _collect(name: str, stack: list[Any], marks: list[int]) -> None:
 
 
 def explain(dumps: Mapping[int, Dump]) -> str | None:
-    """Who waits in which collective and who has not called it; None where none is pending."""
+    """Name the pending collective, who waits and who is missing; None: nothing is pending."""
     pending = [
         (entry["time_created_ns"], rank, entry)
         for rank, dump in dumps.items()
@@ -160,7 +160,7 @@ def explain(dumps: Mapping[int, Dump]) -> str | None:
 
 
 def _number(entry: Mapping[str, Any]) -> tuple[bool, int]:
-    """Which collective, or which message, of its group it is."""
+    """Return the number of a collective or message within its group."""
     is_message = bool(entry["is_p2p"])
     return is_message, entry["p2p_seq_id" if is_message else "collective_seq_id"]
 
@@ -186,7 +186,7 @@ def _members(dump: Dump, group: str) -> list[int]:
 
 
 def _where(rank: int, dumps: Mapping[int, Dump], group: str) -> str:
-    """What a rank called last that has not called what others wait in."""
+    """Return the last call of a rank that has not called the collective that others wait in."""
     if rank not in dumps:
         return f"rank {rank} does not answer"
     entries = [entry for entry in dumps[rank]["entries"] if entry["process_group"][0] == group]

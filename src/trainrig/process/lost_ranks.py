@@ -1,4 +1,4 @@
-"""Which rank of a training was lost, where and since when; and the attempts of one that went on.
+"""Find the rank of a training that was lost, where and since when, and count restarts.
 
 An attempt is one start of all ranks.  Each rank appends to its events: ``start`` (its host and
 process, and where the process before it was last), then rows.  Between two attempts the first
@@ -45,7 +45,7 @@ class Lost:
     position: Position | None = None
 
     def event(self) -> dict[str, Any]:
-        """What the event ``restart`` says of it."""
+        """Return the fields of the event ``restart``."""
         at = self.position
         return {
             "cause": self.cause,
@@ -67,7 +67,7 @@ def place(position: Position | None, host: str = "", pid: int | None = None) -> 
 
 
 def stalled(folder: Path, processes: Mapping[int, tuple[str, int | None]], timeout: float) -> Lost:
-    """Who hangs; its cause says who did not come, and who waits in which collective.
+    """Return the rank that hangs; its cause names missing ranks and the collective others wait in.
 
     ``processes``: host and process id of each rank.
     """
@@ -100,7 +100,7 @@ def stalled(folder: Path, processes: Mapping[int, tuple[str, int | None]], timeo
 
 
 def _is_stopped(host: str, pid: int | None) -> bool:
-    """Whether a process of this host is held by SIGSTOP or a debugger, where that is shown."""
+    """Return whether SIGSTOP or a debugger holds a process of this host, by /proc."""
     if pid is None or host not in ("", socket.gethostname()):
         return False
     with contextlib.suppress(OSError, IndexError):
@@ -141,7 +141,7 @@ def process_of(folder: Path, rank: int) -> tuple[str, int | None]:
 
 
 def lost_before(folder: Path) -> Lost | None:
-    """Who was lost in the attempt before this one, whose ranks have all started; None: nobody.
+    """Return the rank lost in the attempt before this one, whose ranks have all started; or None.
 
     Who failed by something else than a lost peer comes before who ended without a word; of several
     of these, the one that has not moved for longest.
@@ -158,7 +158,7 @@ def lost_before(folder: Path) -> Lost | None:
 def _end_of(
     folder: Path, rank: int, *, has_restarted: bool
 ) -> tuple[tuple[int, float], Lost] | None:
-    """How a rank of the attempt before ended, and how far behind others it is blamed.
+    """Return how a rank of the last attempt ended, with the order in which ranks are blamed.
 
     None of one that was done, or never started.
     """
@@ -207,7 +207,7 @@ class Restart:
     host: str | None = None
     pid: int | None = None
     operation: str | None = None
-    """Where the rank was: part, step, and the collective that it waited in."""
+    """The lost rank's place: part, step, and the collective that it waited in."""
     since: float | None = None
     """Seconds since the epoch."""
     ranks: int | None = None
@@ -219,7 +219,7 @@ class Restart:
 
 
 def restarts_of(events: Sequence[Event]) -> tuple[Restart, ...]:
-    """Of the first rank's events."""
+    """Return the restarts that the first rank's events tell of."""
     restarts: list[dict[str, Any]] = []
     rows: list[tuple[int, float]] = []
     clock, began, open_since = 0.0, 0.0, 0

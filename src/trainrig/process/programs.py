@@ -20,7 +20,7 @@ from trainrig.process.child import DIE_WITH_PARENT
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Finished:
-    """How a program ended."""
+    """Exit code and output of a program that ended."""
 
     code: int | None
     """Exit code, below zero for a signal; None if it did not end in time."""
@@ -147,4 +147,4 @@ def last_line(text: bytes | Path, nothing: str = "it printed nothing") -> str:
 
 
 _NOISE = "USDT:"
-"""What torch's profiler writes whenever it begins and ends."""
+"""Beginning of the lines that torch's profiler writes when it starts and stops."""

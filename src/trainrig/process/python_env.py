@@ -1,4 +1,4 @@
-"""Which Python a framework's ranks run in, and what is installed there.
+"""Find the Python that a framework's ranks run in, and the packages installed there.
 
 A framework may live in an environment of its own, with a torch other than ours.  Its interpreter
 is the first that is given of:
@@ -60,12 +60,12 @@ print(json.dumps(found))
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Interpreter:
-    """What an interpreter said of itself."""
+    """Version and packages of a Python interpreter, as it reports them."""
 
     path: str
     version: tuple[int, ...] = ()
     folders: tuple[str, ...] = ()
-    """Where it looks for packages."""
+    """Folders of its sys.path."""
     packages: Mapping[str, str] = field(default_factory=dict)
     """Installed packages, of those requested: name → version, empty where none is stated."""
     broken: str | None = None
@@ -87,7 +87,7 @@ def variable_of(framework: str) -> str:
 
 
 def is_external(path: str) -> bool:
-    """Whether an interpreter has packages of its own.  Two environments may link to one program."""
+    """Return whether an interpreter has packages of its own; two may link to one program."""
     return os.path.abspath(path) != os.path.abspath(sys.executable)
 
 
@@ -153,7 +153,7 @@ def _numbers(version: str) -> tuple[int, ...]:
 
 @cache
 def inspect_python(path: str, packages: tuple[str, ...] = ()) -> Interpreter:
-    """What an interpreter says of itself."""
+    """Ask an interpreter for its version and packages; the answer is cached."""
     try:
         env = without_python_paths(os.environ) if is_external(path) else None
         done = run_program([path, "-c", _QUESTION, *packages], _TIMEOUT, env=env)

@@ -138,7 +138,7 @@ class Child:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Command:
-    """How the ranks of a training are started."""
+    """Command that starts the ranks of a training."""
 
     argv: tuple[str, ...]
     """Of each rank."""
@@ -149,7 +149,7 @@ class Command:
     external: bool = False
     """The ranks' Python has packages of its own: no path of ours is handed on."""
     max_restarts: int = 0
-    """How often it goes on after a rank was lost: all are started again."""
+    """Most restarts after a rank was lost; all ranks are started again."""
     fewer: tuple[int, ...] = ()
     """Numbers of ranks that it may go on with where one stays lost, the largest first."""
     cpus: tuple[frozenset[int], ...] = ()
@@ -158,7 +158,7 @@ class Command:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Ended:
-    """How a command, or a child, ended."""
+    """Status and reason of a command, or a child, that ended."""
 
     status: Status
     reason: str | None = None
@@ -280,7 +280,7 @@ class _Ranks:
         """Each rank's ``failed`` and ``done`` events."""
         self._on_event: OnEvent = lambda _rank, _event: None
         self.lost_port = False
-        """Whether another program took the ranks' port."""
+        """True after another program took the ranks' port."""
         env = _environment(external=command.external)
         if command.ranks > 1:
             size = str(command.ranks)
@@ -369,7 +369,7 @@ class _Ranks:
         return codes
 
     def _is_done(self, rank: int) -> bool:
-        """Whether a rank's last event is that it is done."""
+        """Return whether a rank's last event is ``done``."""
         return bool(self._last[rank]) and self._last[rank][-1]["event"] == "done"
 
     def _read_events(self, on_event: OnEvent) -> bool:
@@ -385,7 +385,7 @@ class _Ranks:
         return any_new
 
     def _blame(self) -> Ended:
-        """Which of the ranks that died is to blame, and why it did."""
+        """Return the rank that died first by the evidence, and its reason."""
         codes = self._codes()
         failures = [
             (rank, event)
@@ -480,7 +480,7 @@ def signal_name(number: int) -> str:
 
 
 def oom_kills() -> int:
-    """How often the kernel's out-of-memory killer has struck since boot; 0 where unreadable."""
+    """Return the kernel's count of out-of-memory kills since boot; 0 where unreadable."""
     with contextlib.suppress(OSError, ValueError):
         for line in Path("/proc/vmstat").read_text().splitlines():
             name, _, value = line.partition(" ")

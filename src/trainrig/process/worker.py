@@ -55,7 +55,7 @@ class Request:
     benchmark: str
     case: Case
     settings: Mapping[str, float | None]
-    """How long to sample, as `measure.timing.Settings` has it."""
+    """Sampling time, by the keys of `measure.timing.Settings`."""
     module: str = ""
     """The measuring half of its benchmark: where the worker finds ``prepare``."""
     timeout: float
@@ -82,7 +82,7 @@ class Reply:
     started: str | None = None
     duration: float | None = None
     clock: tuple[float, float] | None = None
-    """What the worker's own clock said when it took the request and when it answered."""
+    """Times on the worker's own clock when it took the request and when it answered."""
 
 
 class Worker:

@@ -33,7 +33,7 @@ from trainrig.train.config import Experiment, to_dict
 
 SCHEMA = 2
 FOLDER = ".checkpoints"
-"""In the folder of a run; hidden files are left out of bundles."""
+"""Folder of checkpoints in a run's folder; hidden files are left out of bundles."""
 MANIFEST = "checkpoint.json"
 AGAIN = "train from the start, or name another run"
 LAYOUT_KEYS = frozenset(
@@ -52,7 +52,7 @@ _FREE = LAYOUT_KEYS | {
     *("heldout_batches", "heldout_every", "log", "divergence", "max_restarts", "min_nproc"),
     "decay_steps",  # of a run: what was planned at its first start (`runner.train_resume`)
 }
-"""What may differ between a training and its resume."""
+"""Keys that may differ between a training and its resume."""
 _WHOLE = re.compile(r"step-(\d+)")
 _DRAFT = ".draft-"
 _CHUNK = 1 << 24
@@ -69,9 +69,9 @@ class Saved:
     experiment: Mapping[str, Any]
     """The flat keys of what was trained."""
     ranks: int
-    """That saved it."""
+    """Number of ranks that saved it."""
     numbers: Mapping[str, Any]
-    """Of the loop, beside its tensors: see `native.loop.Engine.state`."""
+    """The loop's numbers beside its tensors, see `native.loop.Engine.state`."""
     files: Mapping[str, tuple[int, int]]
     """Bytes and CRC-32 of each, by name."""
 
@@ -82,12 +82,12 @@ class Saved:
 
 
 def place_of(folder: Path, step: int) -> Path:
-    """Where the checkpoint in front of ``step`` lies."""
+    """Return the folder of the checkpoint in front of ``step``."""
     return folder / f"step-{step:09d}"
 
 
 def draft_of(folder: Path, step: int) -> Path:
-    """Where it is written."""
+    """Return the folder that a checkpoint is written to before it is complete."""
     return folder / f"{_DRAFT}{step:09d}"
 
 
@@ -209,7 +209,7 @@ def read_saved(path: Path) -> Saved:
 
 
 def damage(saved: Saved, part: int = 0, parts: int = 1) -> str | None:
-    """What is wrong with the files of a checkpoint, in one line; a rank reads its part of them."""
+    """Return in one line what is damaged in a checkpoint, or None; each rank reads its part."""
     for name in sorted(saved.files)[part::parts]:
         try:
             checksum = checksums(saved.path, [name])[name]
@@ -224,7 +224,7 @@ def damage(saved: Saved, part: int = 0, parts: int = 1) -> str | None:
 
 
 def older_than(saved: Saved) -> str:
-    """What to do without a checkpoint that is damaged."""
+    """Return the hint that names the newest checkpoint older than a damaged one."""
     steps = [step for step in steps_in(saved.path.parent) if step < saved.next_step]
     if not steps:
         return AGAIN

@@ -1,4 +1,4 @@
-"""What is trained, and how: the description that a whole training follows from.
+"""The description of one training: model, data, layout, schedule and settings.
 
 An Experiment contains the layout that a prediction reads; in files, options and stored runs its
 keys are flat, each the name of its field.  `Experiment.of` checks names, types and ranges; `check`
@@ -66,7 +66,7 @@ from trainrig.workload.option_words import usual_word
 from trainrig.workload.span_corruption import written_tokens
 
 LOGS = {"tensorboard": ("tensorboard",), "mlflow": ("mlflow", "sqlalchemy")}
-"""Where steps are logged besides, with the packages that it takes (`runner.train_logs`)."""
+"""Further logs of steps, with the packages that each needs (`runner.train_logs`)."""
 
 T = TypeVar("T")
 
@@ -86,15 +86,15 @@ class Experiment:
     """One training, in one process or in several; made of flat keys by `of`."""
 
     layout: Layout
-    """How the step is spread and what it is run with: the layout that is predicted, too."""
+    """Parallel layout, batch, precision and kernels of the step: the one that is predicted, too."""
     name: Text = ""
-    """What a table calls it."""
+    """Name of the experiment in tables."""
     model: Text = "gpt2-small-cpu"
     """A name, numbers, or a path to a config.json: see `workload.find`."""
     data: Text = ""
     """The prepared folder."""
     init: Text = ""
-    """Where first weights are from, instead of the seed: see `native.weight_source`."""
+    """Source of the first weights, instead of the seed: see `native.weight_source`."""
     auto_batch: Switch = False
     """``batch_size`` is not known yet: the largest that fits is looked for."""
     steps: Count = 20
@@ -103,7 +103,7 @@ class Experiment:
     seed: Whole = 0
     """Seed of the first weights and of the samples' order."""
     log: Text = ""
-    """Where steps are logged besides: of LOGS, with commas between."""
+    """Further logs of steps: names of LOGS, separated by commas."""
     device: Text = ""
     """cpu or cuda; empty: a GPU where there is one."""
     lr: LearningRate = part(LearningRate)
@@ -142,7 +142,7 @@ class Experiment:
     lora_rank = _LayoutKey(int, "lora_rank", Annotated[int, whole(0, 1 << 16)])
     """Rank of the adapters that are trained in place of the weights; 0: the weights are."""
     quantize = _LayoutKey(str, "quantize", Text)
-    """What frozen weights are held in beneath adapters."""
+    """Number format of frozen weights beneath adapters."""
 
     @classmethod
     def of(cls, **keys: Any) -> Experiment:
@@ -186,7 +186,7 @@ class Experiment:
 
     @property
     def mesh(self) -> RankMesh:
-        """How its ranks are arranged, and how many share the data."""
+        """Mesh of the ranks, with the number of data-parallel ones."""
         return self.layout.mesh.of_one
 
     @property
@@ -312,7 +312,7 @@ RETIRED = {
 }
 """Keys of earlier versions, refused, with what they are called now."""
 RETIRED_WORDS = {("optimizer", "adamw-plain"): "adamw"}
-"""Likewise of values."""
+"""Retired values of keys, with the values that replace them."""
 
 
 @cache
@@ -375,7 +375,7 @@ def field_text(name: str, value: Any) -> str:
 
 
 def case_of(experiment: Experiment, data_hash: str) -> Case:
-    """What decides the numbers: the case of benchmark ``training``."""
+    """Return the case of benchmark ``training``: all keys that decide its numbers."""
     values = {name: experiment.get(name) for name in _OF_CASE}
     for name in SPLITS:  # older cases have none of these: what is whole says nothing
         if (value := experiment.get(name)) != _USUAL.get(name):
@@ -395,7 +395,7 @@ _OF_CASE = (
 
 
 def objective_of(shape: ModelShape) -> str:
-    """What a family learns, by the name that `data.objective` knows."""
+    """Return the training objective of a model's family, by its name in `data.objective`."""
     return {"bert": "masked", "t5": "spans"}.get(shape.family, "causal")
 
 
@@ -420,11 +420,11 @@ def check(experiment: Experiment) -> ModelShape:
 
 
 _Rule = tuple[bool, str, str]
-"""Whether it is broken, what is wrong, and what to do."""
+"""A rule of an experiment: True where it is broken, the message, the hint."""
 
 
 def _schedule_rules(experiment: Experiment) -> tuple[_Rule, ...]:
-    """How long, how often, and whether it may be compared."""
+    """Return the rules about lengths, intervals and comparability."""
     return (
         (
             experiment.lr.warmup is not None and experiment.lr.warmup_tokens > 0,

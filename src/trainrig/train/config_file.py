@@ -99,7 +99,7 @@ class Lines:
 
 
 _NO_KEYS = {"auto_batch"}
-"""What is said by ``batch_size = "auto"``."""
+"""Keys that ``batch_size = "auto"`` stands for."""
 FIELDS = tuple(name for name in EXPERIMENT_KEYS if name not in _NO_KEYS)
 KEYS = (*FIELDS, "tokens", "scale")
 AUTO = "auto"
@@ -137,7 +137,7 @@ def tiny(model: str, layout: Layout | None = None) -> str:
 
 
 def _fewer_ranks(experiment: Experiment) -> Experiment:
-    """As many ranks as may share a host's cores: every axis stays, and data parallelism shrinks.
+    """Return the experiment with as many ranks as may share a host's cores; only dp shrinks.
 
     First replicas, then the ranks that share one copy; the name says so.  What cannot be shrunk
     stays as it is, and is refused where it is trained.

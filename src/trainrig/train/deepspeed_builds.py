@@ -1,4 +1,4 @@
-"""What DeepSpeed compiles when it is first used, and why that would fail or wait for ever.
+"""Extensions that DeepSpeed compiles at first use, and why that fails or waits for ever.
 
 On a host it builds its shared-memory collectives at every start that finds none built
 (``deepspeed_shm_comm``), CPUAdam where the optimizer is offloaded, async_io where that is a disk.
@@ -54,7 +54,7 @@ def lacking_for_builds(experiment: Experiment) -> UnavailableError | None:
 
 
 def _has_libaio(compiler: list[str]) -> bool:
-    """Whether something that includes it is compiled and linked with it."""
+    """Return whether a program that includes libaio compiles and links."""
     with tempfile.TemporaryDirectory() as folder:
         words = ("-x", "c++", "-include", "libaio.h", "/dev/null", "-shared", "-laio", "-o")
         try:
@@ -65,7 +65,7 @@ def _has_libaio(compiler: list[str]) -> bool:
 
 
 def _locks(experiment: Experiment) -> Iterator[Path]:
-    """Of what this experiment's ranks will want to load."""
+    """Yield the lock files of the extensions that this experiment's ranks load."""
     wanted = []
     if not experiment.device.startswith("cuda"):
         wanted.append("deepspeed_shm_comm")
@@ -78,7 +78,7 @@ def _locks(experiment: Experiment) -> Iterator[Path]:
 
 
 def _folders(python: str) -> list[Path]:
-    """Where an interpreter's torch keeps what it has built (torch.utils.cpp_extension)."""
+    """Return the folders in which an interpreter's torch keeps built extensions."""
     if named := os.environ.get("TORCH_EXTENSIONS_DIR"):
         return [Path(named)]
     root = Path.home() / ".cache" / "torch_extensions"
@@ -96,7 +96,7 @@ def _age_of_stale(lock: Path) -> float | None:
 
 
 def _is_open(path: Path) -> bool:
-    """By a process of this machine that we may look into: a cache is its user's own."""
+    """Return whether a process that we may look into has a file open."""
     name = os.path.realpath(path)
     for link in Path("/proc").glob("[0-9]*/fd/*"):
         try:

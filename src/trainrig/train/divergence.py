@@ -1,4 +1,4 @@
-"""Whether a training has diverged: its loss rose beyond a multiple of the usual and stayed there.
+"""Detect divergence: a loss that rose beyond a multiple of the usual and stayed there.
 
     outlier    loss > multiple · median of the last 100 losses that were none
     diverged   5 outliers in a row, behind the warm-up

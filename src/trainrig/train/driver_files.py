@@ -1,4 +1,4 @@
-"""What another framework's driver needs from us: the model in its words, first weights, rates.
+"""Write another framework's inputs: the model in its words, first weights, learning rates.
 
 Run as ``python -m trainrig.train.driver_files MODELS FOLDER`` before the driver, whose environment
 has no models of ours.  MODELS is the package that they come from: transformers or megatron-core.

@@ -62,7 +62,7 @@ from trainrig.workload.programs.engine import EngineTraits
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Site:
-    """What an experiment finds on this machine."""
+    """GPUs, cores and arithmetic of this machine."""
 
     gpus: int
     """GPUs that CUDA_VISIBLE_DEVICES leaves."""
@@ -70,14 +70,14 @@ class Site:
     numbers: tuple[int, ...] = ()
     """The driver's numbers of these GPUs, in the order in which torch sees them."""
     present: tuple[int, ...] = ()
-    """Of all GPUs there are."""
+    """Driver's numbers of all GPUs of the machine."""
     capabilities: Mapping[int, tuple[int, ...]] = field(default_factory=dict)
     """Compute capability by the driver's number, where the driver states it."""
     arithmetic: Mapping[int | None, Arithmetic] = field(default_factory=dict)
-    """What each GPU has in hardware, by the driver's number; None: the host."""
+    """Arithmetic that each GPU has in hardware, by the driver's number; None: the host's."""
 
     def arithmetic_of(self, device: str, numbers: Sequence[int] = ()) -> Arithmetic:
-        """What all ranks have on ``device``, on GPUs with these numbers; empty: as it is placed."""
+        """Return the arithmetic that all ranks have on ``device``, on the GPUs of these numbers."""
         if device == "cpu" or not (device or self.gpus or numbers):
             return self.arithmetic.get(None, UNKNOWN)
         known = [self.arithmetic[n] for n in numbers or self.numbers if n in self.arithmetic]
@@ -337,7 +337,7 @@ def _cores() -> int:
 
 
 def _of_gpu_ranks(ranks: int | None, without: Collection[str] = ()) -> dict[str, str]:
-    """What torch leaves to whoever starts ranks on GPUs; what a user has set stays as it is.
+    """Return environment variables for ranks on GPUs; variables that the user has set are left out.
 
     ``ranks``: those that share this machine; None where other machines run them.
 
@@ -599,5 +599,5 @@ def python_of(experiment: Experiment) -> str:
 
 
 def is_driven(experiment: Experiment) -> bool:
-    """Whether it is trained by another project's engine, which may have a Python of its own."""
+    """Return whether another project's engine trains it, maybe in a Python of its own."""
     return ENGINES[experiment.framework].is_driven

@@ -24,7 +24,7 @@ from trainrig.workload.layout.groups import check_words
 from trainrig.workload.model import ATTENTIONS
 
 LR_SCHEDULES = ("cosine", "linear", "constant", "wsd")
-"""How the learning rate goes down; the first is the usual one."""
+"""Names of learning-rate schedules; the first is the default."""
 
 Text = Annotated[str, Field(description="text")]
 Switch = Annotated[bool, Field(description="true or false")]
@@ -74,7 +74,7 @@ class WeightUpdate:
 
     weight_decay: From0 = 0.1
     decay_embeddings: Switch = True
-    """Whether the embeddings' weights decay like other matrices."""
+    """True where weight decay applies to embeddings as to other matrices."""
     beta1: Share = 0.9
     beta2: Share = 0.95
     eps: Above0 = 1e-8
@@ -94,7 +94,7 @@ class HeldOutLosses:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Checkpoints:
-    """How often a training is saved, and how many saves stay."""
+    """Intervals between checkpoints, and the number that is kept."""
 
     every: Whole = field(default=100, metadata={"key": "checkpoint_every"})
     """Steps between checkpoints; 0: none by steps."""
@@ -111,7 +111,7 @@ class Recovery:
     divergence: From0 = 2.0
     """Losses above so many times the usual one end the training (`divergence`); 0: none does."""
     max_restarts: Annotated[int, whole(0, 1001)] = 0
-    """How often all ranks are started again from the newest checkpoint after one was lost."""
+    """Most restarts of all ranks from the newest checkpoint after one was lost."""
     min_nproc: Annotated[int, whole(0, 4097)] = 0
     """The fewest ranks that it goes on with where one stays lost; 0: as many as there were."""
 
@@ -127,11 +127,11 @@ class RankPlacement:
     threads: Whole = 0
     """Threads of each process on a CPU; 0: as many as there are cores."""
     emulate: Switch = True
-    """Whether it is trained in a precision that its device only emulates; if not, it is skipped."""
+    """True: train in a precision that the device only emulates; false: skip the experiment."""
     p2p: Switch = True
-    """Whether GPUs copy to each other directly."""
+    """True where GPUs copy to each other directly (NCCL's P2P)."""
     bind: Switch = False
-    """Whether each rank is kept on processors of its own: beside its GPU, or a part of a CPU's."""
+    """True: keep each rank on processors of its own, beside its GPU or a part of a CPU's."""
     loader_workers: Annotated[int, whole(0, 257)] = 0
     """Processes that read for another framework; 0: its own process."""
 
@@ -141,7 +141,7 @@ class EngineKernels:
     """Implementations of operations that a framework is told to run."""
 
     attention: Text = "auto"
-    """How attention is computed: see `workload.model.ATTENTIONS`."""
+    """Attention implementation, one of `workload.model.ATTENTIONS`."""
     fp8_recipe: Text = ""
     """One of FP8_RECIPES; empty: the first."""
     liger: Switch = False
@@ -151,7 +151,7 @@ class EngineKernels:
     unfused: Text = ""
     """Words of UNFUSED that are left out, to see their worth: ``norm,gelu``."""
     cuda_graph: Switch = False
-    """Whether a GPU's step is recorded once and then played back."""
+    """True: record a GPU's step once as a CUDA graph and replay it."""
 
     def __post_init__(self) -> None:
         check_words(self, {"attention": ATTENTIONS})
@@ -159,14 +159,14 @@ class EngineKernels:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ExpectedOutcome:
-    """What a training is held against: one process's losses, a speed, its own repetition."""
+    """Expectations of a training: one process's losses, a speed, its own repetition."""
 
     comparable: Switch = True
-    """Whether its losses should be those of one process; if not, ``why`` says it beforehand."""
+    """True where its losses should equal those of one process; else ``why`` is the reason."""
     why: Text = ""
     """Why it is known not to be comparable."""
     bar: From0 = 0.0
     """What ours should reach: of another framework's row so many times its speed, of a row of ours
     such a share of the matrix product measured beside it; 0: nothing."""
     rounds: Annotated[int, whole(1, 1001)] = 1
-    """How often it is trained, by fresh processes, in turns with the others of its run."""
+    """Number of trainings by fresh processes, interleaved with the run's other experiments."""

@@ -1,4 +1,4 @@
-"""What another project's own launcher reads of an experiment: files that a person can take along.
+"""Files that other projects' launchers read of an experiment, usable without trainrig.
 
     deepspeed_files     ds_config.json, as deepspeed.ai/docs/config-json has it
     accelerate_files    accelerate_config.json, as ``accelerate config`` writes it

@@ -136,7 +136,7 @@ def observed_layout(facts: Mapping[str, Any]) -> RankLayout:
 
 
 def _precision(facts: Mapping[str, Any]) -> str:
-    """Of the products: what fp32 is multiplied in is a setting of the process."""
+    """Return the precision of products; TF32 for fp32 is a setting of the process."""
     word, float8 = _word(facts["weight_dtype"]) or "", facts.get("float8")
     if float8 and facts.get("float8_products"):
         where = (
@@ -155,7 +155,7 @@ def _on(exchanges: Sequence[Exchange], *axes: str) -> list[Exchange]:
 
 
 def _reduced(exchanges: Sequence[Exchange]) -> list[Exchange]:
-    """What data parallelism sums."""
+    """Return the exchanges that reduce gradients over data-parallel ranks."""
     return [
         exchange
         for exchange in exchanges
@@ -195,7 +195,7 @@ def _ranks(
 def _zero(
     facts: Mapping[str, Any], local_elements: int, whole: int, exchanges: Sequence[Exchange]
 ) -> int:
-    """Which stage of ZeRO it is, by what a rank holds of states, gradients and weights.
+    """Return the ZeRO stage that a rank's shares of states, gradients and weights show.
 
     Under stage 3 some weights are not there between forward and backward; embedding and head are.
     FSDP2 shares gradients under stage 1 too, but reduces them once a step: with one micro-batch
@@ -228,7 +228,7 @@ def differences(requested: RankLayout, found: RankLayout) -> list[str]:
 def expected_exchanges(
     experiment: Experiment, facts: Mapping[str, Any], shape: ModelShape | None = None
 ) -> tuple[Exchange, ...] | None:
-    """What the formula says of the rank that read ``facts``; None: it speaks of no such layout.
+    """Return a rank's exchanges by the formula; None for layouts that it doesn't cover.
 
     Which stages a rank has, and where on the mesh it is, is what it found.
     """

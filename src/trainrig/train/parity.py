@@ -1,4 +1,4 @@
-"""Whether two trainings compute the same: the rule, and what is trained to find out.
+"""Rule and probe that decide whether two trainings compute the same.
 
 Adam divides by the gradient's own size and clipping shortens it, so both hide a gradient of a wrong
 scale.  Compared are the first step's loss and gradient norm, within 1e-3, and the losses of five
@@ -39,13 +39,13 @@ from trainrig.workload.layout import Layout
 from trainrig.workload.model_lookup import with_layers
 
 FIRST = 1e-3
-"""Of the first step's loss and gradient norm."""
+"""Relative tolerance of the first step's loss and gradient norm."""
 LATER = {"fp32": 1e-4, "tf32": 2e-2, "bf16": 2e-2, "fp16": 2e-2, "fp8": 2e-2}
-"""Of the losses after it; TF32 has fp16's mantissa (unverified on hardware)."""
+"""Relative tolerances of later losses; TF32 has fp16's mantissa (unverified on hardware)."""
 ONE_ROUNDING = 2**-9
-"""Of bf16, relative: the first norm's tolerance where one side has fp32 weights under autocast."""
+"""Tolerance of the first norm where one side has fp32 weights under autocast: bf16's rounding."""
 MOST_NARROWING = 2**-8 * 1.01
-"""Of 1/N: bf16 rounds by up to 2^-9, the number and the one that it is compared with."""
+"""Largest relative effect of rounding 1/N to bf16, on both sides of a comparison."""
 STEPS = 5
 RATE = 0.05
 REFERENCE = Layout().framework
@@ -54,21 +54,21 @@ REFERENCE = Layout().framework
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Probe:
-    """What came of the five steps."""
+    """Losses and gradient norms of the probe's five steps."""
 
     losses: tuple[float | None, ...]
-    """None: no number."""
+    """Loss of each step; None where it was not a number."""
     grad_norms: tuple[float | None, ...]
     only_first: bool = False
     """Adapters were trained: its first loss is the whole model's, its gradients are of others."""
     narrowing: float = 1.0
-    """How many times too large the gradients are by the narrowing of 1/N at the logits."""
+    """Factor by which rounding 1/N at the logits enlarges the gradients."""
     autocast: bool = False
     """Weights are fp32 and rounded to bf16 where they are used; else they are bf16."""
 
     @property
     def without(self) -> list[float | None]:
-        """Its norms without the narrowing."""
+        """Return the gradient norms without the narrowing."""
         return [norm and norm / self._by_rounding for norm in self.grad_norms]
 
     @property
@@ -77,7 +77,7 @@ class Probe:
 
     @property
     def rounding(self) -> str | None:
-        """What is not compared, in words; None where that is next to nothing."""
+        """Return in words what rounding keeps from being compared; None: nothing."""
         if self.only_first:
             return (
                 "its first loss alone is compared: adapters begin as no change, and their "
@@ -170,7 +170,7 @@ def shortened(experiment: Experiment) -> Experiment:
 
 
 def is_alone(experiment: Experiment) -> bool:
-    """Whether one process of the reference's framework trains it."""
+    """Return whether one process of the reference's framework trains it."""
     return (
         experiment.framework == reference_framework(experiment.model) and experiment.mesh.ranks == 1
     )

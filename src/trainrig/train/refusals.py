@@ -1,4 +1,4 @@
-"""What each framework does not train, and what to do instead: no experiment fails for these later.
+"""Rules for what each framework does not train, each with a hint, checked before anything starts.
 
 A layout is refused for what another one may train (`Framework.refuses_layout`), an experiment for
 something besides its layout (`Framework.refuses`); what a machine or an environment lacks is asked
@@ -19,7 +19,7 @@ from trainrig.workload.layout import Layout
 from trainrig.workload.model import matrices
 
 Refusal = tuple[str, str] | None
-"""What is refused and what to do instead."""
+"""Message and hint of a refusal; None: not refused."""
 
 _TRAINED = {
     "precision": ("fp32", "tf32", "bf16", "fp16", "fp8"),
@@ -29,7 +29,7 @@ _TRAINED = {
 
 
 def refused_by_all(layout: Layout) -> Refusal:
-    """What no framework trains so far."""
+    """Return why no framework trains a layout, or None."""
     rules = (
         (
             layout.memory.optimizer_in_backward > 0,
@@ -113,7 +113,7 @@ _SPLITS = {
 
 
 def _trainers_alone(layout: Layout) -> Refusal:
-    """What Trainer trains and no other framework here does."""
+    """Return why only Trainer trains a layout, or None."""
     if layout.memory.optimizer == "adafactor":
         return "adafactor is trained by Hugging Face's Trainer", "--framework huggingface, or adamw"
     if layout.lora.rank > 0:
@@ -183,7 +183,7 @@ def _fp8_refused(experiment: Experiment) -> Refusal:
 
 
 def refused_by_native(experiment: Experiment) -> Refusal:
-    """What our own engine has no use for."""
+    """Return why our own engine refuses an experiment, or None."""
     if (fp8 := _fp8_refused(experiment)) is not None:
         return fp8
     if experiment.kernels.trainer:
@@ -248,7 +248,7 @@ def _natives(experiment: Experiment) -> str | None:
 
 
 def refused_by_trainer(experiment: Experiment) -> Refusal:
-    """What Trainer does not train, or would train otherwise and not say so."""
+    """Return why Trainer does not train an experiment, or trains it otherwise without saying so."""
     if (refused := _refused_of_library_model(experiment)) is not None:
         return refused
     family = find(experiment.model).family
@@ -304,11 +304,11 @@ def refused_by_trainer(experiment: Experiment) -> Refusal:
 
 
 MOST_STEPS = 1_000_000
-"""Of another project's engine: their learning rates are a list."""
+"""Most steps of another project's engine, whose learning rates are a list."""
 
 
 def lacking_for_trainer(experiment: Experiment) -> UnavailableError | None:
-    """What adapters, 4-bit weights and arguments by name need besides."""
+    """Return the package or GPU that adapters, 4-bit weights or Trainer's arguments lack here."""
     python = interpreter_for(experiment.placement.python, experiment.framework)
     if experiment.quantize != "none" and not experiment.device.startswith("cuda"):
         words = "unverified: needs CUDA: QLoRA's 4-bit weights are multiplied by bitsandbytes"
@@ -410,7 +410,7 @@ _PIPED_BY_DEEPSPEED = ("GPT2LMHeadModel", "LlamaForCausalLM")
 
 
 def refused_by_deepspeed(experiment: Experiment) -> Refusal:
-    """What DeepSpeed refuses, or is given by nobody."""
+    """Return why DeepSpeed does not train an experiment, or None."""
     if experiment.precision == "fp16" and not experiment.device.startswith("cuda"):
         words = "deepspeed in fp16, whose loss is scaled, on a CPU: its CPU kernels have no fp16"
         return words, "bf16 or fp32, or --device cuda"
@@ -506,14 +506,14 @@ def checkpoint_refused_by_megatron(shape: ModelShape) -> Refusal:
 
 
 def refused_by_megatron(experiment: Experiment) -> Refusal:
-    """What Megatron-Core has no kernels for, and options of others."""
+    """Return why Megatron-Core does not train an experiment, or None."""
     if experiment.precision == "fp16" and not experiment.device.startswith("cuda"):
         return "megatron in fp16 on a CPU has no kernels", "bf16 or fp32, or --device cuda"
     return _refused_options(experiment)
 
 
 def lacking_for_megatron(experiment: Experiment) -> UnavailableError | None:
-    """What needs CUDA."""
+    """Return the part of an experiment that Megatron-Core needs CUDA for, or None."""
     if experiment.recompute != "none" and not experiment.device.startswith("cuda"):
         words = "unverified: needs CUDA: Megatron's recomputation keeps CUDA's random numbers"
         return NeedsGpuError(words, "recompute none on a CPU, or --framework native")

@@ -51,7 +51,7 @@ KEYS_FOR = {
 }
 """Arguments that an experiment's own keys decide."""
 RESERVED = ("output_dir", "save_strategy", "logging_strategy", "disable_tqdm", "ddp_backend")
-"""What the driver needs as it is: nothing is saved or printed between steps that are timed."""
+"""Arguments that the driver sets itself, so that timed steps save and print nothing."""
 SUCCESSORS = {
     "adamw_hf": "adamw_torch",
     "adamw_apex_fused": "adamw_torch_fused",
@@ -63,7 +63,7 @@ SUCCESSORS = {
     "jit_mode_eval": "nothing",
     "include_inputs_for_metrics": "include_for_metrics",
 }
-"""What names that are gone are called now."""
+"""Removed names of values, with their successors."""
 _PACKAGES = (
     (("bnb", "paged_", "lion_", "adamw_8bit", "ademamix"), "bitsandbytes"),
     (("adamw_torch_8bit", "adamw_torch_4bit"), "torchao"),
@@ -75,9 +75,9 @@ _PACKAGES = (
     (("stable_adamw",), "optimi"),
     (("adamw_anyprecision",), "torchdistx"),
 )
-"""What optimizers need besides, by a part of their names."""
+"""Packages that optimizers need, by a part of their names."""
 _INSTALLED_AS = {"optimi": "torch-optimi"}
-"""Where another project has the name that is imported, or none."""
+"""Package names on the index where they differ from the imported name."""
 
 
 def parsed(text: str) -> dict[str, Value]:
@@ -109,7 +109,7 @@ def _value(text: str) -> Value:
 
 
 def lacking(text: str, python: str, device: str) -> UnavailableError | None:
-    """What of it the transformers of an interpreter do not have, or this machine."""
+    """Return the argument that an interpreter's transformers or this machine lacks, or None."""
     for name, value in parsed(text).items():
         source = _source(python)
         if name == "optim":

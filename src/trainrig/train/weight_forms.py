@@ -20,7 +20,7 @@ from trainrig.train.checkpoint_folder import checkpoints_in, read_saved
 Form = Literal["huggingface", "megatron", "deepspeed", "trainrig"]
 FORMS: tuple[Form, ...] = get_args(Form)
 WRITTEN = FORMS[:3]
-"""What `trainrig export` writes; ours is what a training saves."""
+"""Forms that `trainrig export` writes; ours is the form that a training saves."""
 _HINT = (
     "a folder of safetensors with a config.json, a checkpoint of Megatron-Core or of DeepSpeed's "
     "universal format, or a run of trainrig train"
@@ -29,7 +29,7 @@ _TORCH_FILES = ("pytorch_model.bin", "pytorch_model.bin.index.json")
 
 
 def form_of(path: Path) -> Form:
-    """How the weights at ``path`` are stored.  DataError for what has none that can be read."""
+    """Return the storage form of the weights at ``path``.  DataError where there are none."""
     if not path.is_dir():
         raise DataError(f"{path} is no folder", _HINT)
     if any(path.glob("*.safetensors")):
@@ -95,7 +95,7 @@ def deepspeed_folder(path: Path) -> Path:
 
 
 def model_of(path: str) -> str | None:
-    """How `workload.find` is asked for the model whose weights lie at ``path``.
+    """Return the text by which `workload.find` finds the model whose weights lie at ``path``.
 
     None where its form does not say, or where there are none: `form_of` tells why.
     """

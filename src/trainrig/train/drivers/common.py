@@ -1,4 +1,4 @@
-"""What a rank reads off its live objects, ours and every driver's: the layout's facts, its memory.
+"""Facts that a rank reads off its live objects, in every engine: layout, software, memory.
 
 The most memory is what the process held while it trained beyond what it held before: on a GPU what
 torch's allocator handed out; on the CPU resident memory, which holds what malloc keeps as well.
@@ -34,7 +34,7 @@ Facts = dict[str, Any]
 def facts_of(
     wrapped: Any, masters: Iterable[Any], optimizer: Any, device: str, *packages: str
 ) -> Facts:
-    """What the objects say between two steps.
+    """Return the layout's facts that live objects show between two steps.
 
     ``masters``: what the optimizer updates; ``packages``: the engine's, to state their versions.
     """
@@ -86,7 +86,7 @@ def settings_as_ours(device: str) -> Iterator[None]:
 
 
 def multiplies_in_tf32() -> bool:
-    """Whether fp32 products lose mantissa on a GPU; torch 2.9 names it per backend."""
+    """Return whether a GPU's fp32 products run in TF32; torch 2.9 names it per backend."""
     matmul = torch.backends.cuda.matmul
     precision = getattr(matmul, "fp32_precision", None)
     return bool(matmul.allow_tf32) if precision is None else precision == "tf32"
@@ -130,12 +130,12 @@ def code_of(package: str, model: torch.nn.Module) -> list[str]:
 
 
 def of_result(out: torch.Tensor) -> Facts:
-    """What a result of (samples, tokens, width) says of the pass that it is part of."""
+    """Return dtype and tokens of the pass that a result (samples, tokens, width) is part of."""
     return {"weight_dtype": kind([out]), "micro_tokens": out.numel() // out.shape[-1]}
 
 
 def software(*packages: str) -> dict[str, str]:
-    """What this rank runs on: versions of Python, torch and ``packages``, and what carries."""
+    """Return the versions of Python, torch, ``packages`` and the transport of this rank."""
     versions = {"python": platform.python_version(), "torch": str(torch.__version__)}
     for name in packages:
         try:
@@ -152,7 +152,7 @@ def software(*packages: str) -> dict[str, str]:
 
 
 def narrowing(logits: torch.Tensor, labels: torch.Tensor, gradient: float, precision: str) -> float:
-    """How many times too large the logits' gradient is that begins with ``gradient`` at a target.
+    """Return the factor by which rounding ``gradient`` at a target enlarges the logits' gradient.
 
     Compared with one that begins with 1 and is divided last; both are narrowed to ``precision``.
     That is what is left of it along itself, of the first targets: at most of labels' own gradients,
@@ -179,7 +179,7 @@ _LOOKED_AT = 512
 
 
 def has_compiled() -> bool:
-    """Whether torch.compile has made anything in this process.
+    """Return whether torch.compile has compiled anything in this process.
 
     Wrapping alone compiles nothing: TORCHDYNAMO_DISABLE, or a compiler whose errors are suppressed,
     leaves the wrapper in its place and runs what is inside as it is.
@@ -220,7 +220,7 @@ def memory_before(device: str) -> int:
 
 
 def memory_of(devices: Sequence[str], before: int) -> Facts:
-    """What a rank tells of its memory: of each device, and the most of them all.
+    """Return a rank's peak memory: of each device, and the largest.
 
     ``before``: of the first; before there was a model nothing lay on the others.
     """
@@ -241,7 +241,7 @@ def memory_of(devices: Sequence[str], before: int) -> Facts:
 
 
 def _troubles(device: str) -> Facts:
-    """How often the allocator had to free what it held, or failed; and what lies outside of it.
+    """Return the allocator's retries and failures, and the bytes in use outside of it.
 
     That is the context, NCCL's and cuBLAS's buffers, and other processes, in bytes.
     """
@@ -255,7 +255,7 @@ def _troubles(device: str) -> Facts:
 
 
 def devices_of(devices: Iterable[str]) -> Facts:
-    """Which devices these are, whatever they are called here: UUIDs of GPUs, cores of a host."""
+    """Return the identity of devices: UUIDs of GPUs, cores of a host."""
     descriptions: list[Facts] = []
     for device in devices:
         if device.startswith("cuda"):

@@ -48,7 +48,7 @@ def _train(folder: Path, events: Events) -> None:
 
 
 NVME = "nvme"
-"""What a relative ``nvme_path`` begins with: it lies in the run's folder."""
+"""First part of a relative ``nvme_path``: a folder in the run's folder."""
 
 
 class Zero:
@@ -149,7 +149,7 @@ class Zero:
         return loss, norm
 
     def _share_of_loss(self, logits: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
-        """Of a micro-batch, in the mean over all targets of the step."""
+        """Return a micro-batch's part of the mean loss over all targets of the step."""
         logits = logits.float().flatten(0, 1)
         if not self.narrowing:  # once: the host waits for the number of targets
             begun = self.data_ranks / float(self._targets)
@@ -216,7 +216,7 @@ class Zero:
         self.engine._INSTRUCTION_MAP = changed
 
     def _norm_of_stages(self) -> torch.Tensor:
-        """Of all stages' gradients; a tied one, which two stages have whole, counts once."""
+        """Return the norm of all stages' gradients; one that two stages share counts once."""
         weights = [w for w in self._model.parameters() if w.grad is not None]
         squares = [w.grad.float().square().sum() for w in weights if not w.ds_pipe_replicated]
         total = torch.stack(squares).sum()
@@ -250,7 +250,7 @@ class Zero:
         return [{name: t.to(device) for name, t in part.items()} for part in parts]
 
     def _all_targets(self, micros: list[dict[str, torch.Tensor]]) -> torch.Tensor:
-        """Of the step, on all ranks; those of other stages have read the same samples."""
+        """Return the number of the step's targets on all data-parallel ranks."""
         count = torch.stack([(micro["labels"] >= 0).sum() for micro in micros]).sum()
         if common.SIZE > 1:
             dist.all_reduce(count)
@@ -350,7 +350,7 @@ def _held(model: torch.nn.Module) -> int:
 
 
 def _masters(optimizer: Any, base: Any) -> list[torch.Tensor]:
-    """What is updated, in the optimizer's own place for it."""
+    """Return the master weights, from the attribute in which each optimizer has them."""
     for name in (
         "fp32_partitioned_groups_flat",
         "single_partition_of_fp32_groups",

@@ -28,7 +28,7 @@ import trainrig.train.native.host_sums as host_sums
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Names:
-    """Where a model of transformers keeps its parts."""
+    """Attribute names of a transformers model's parts."""
 
     base: str
     tokens: str
@@ -44,7 +44,7 @@ _MODELS = {
     ),
     "LlamaForCausalLM": _Names(base="model", tokens="embed_tokens", blocks="layers", norm="norm"),
 }
-"""As `refusals.refused_by_deepspeed` has them."""
+"""Names of parts by model class, for the classes that `refusals.refused_by_deepspeed` allows."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -77,7 +77,7 @@ class PipedTokens(nn.Module):
         self.weight = embedding.weight
 
     def forward(self, ids: Tensor) -> Tensor:
-        """What each token begins as."""
+        """Return the tokens' embeddings."""
         return host_sums.embedding(ids, self.weight)
 
 
@@ -138,7 +138,7 @@ class PipedNorm(nn.Module):
         self.inner = whole.filled(norm, name)
 
     def forward(self, x: Tensor) -> Tensor:
-        """Of the last block's result."""
+        """Return the last block's result, normalized."""
         normalized: Tensor = self.inner(x)
         return normalized
 

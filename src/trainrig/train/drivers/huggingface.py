@@ -176,7 +176,7 @@ def trainer_for(
 
 
 def tf32_for(precision: str) -> bool | None:
-    """What autocast leaves in fp32 is multiplied in TF32, too; None before Ampere, which has none.
+    """Return Trainer's ``tf32`` for a precision; None before Ampere, which has no TF32.
 
     Trainer raises where it is asked for it there.
     """

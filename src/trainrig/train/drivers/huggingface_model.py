@@ -23,7 +23,7 @@ from trainrig.data.open_batches import open_batches
 from trainrig.train.drivers import common
 
 TAKES_SHIFTED = "shift_labels" in inspect.signature(ForCausalLMLoss).parameters
-"""Whether a causal model's loss takes labels that are shifted already: since transformers 4.51."""
+"""True where a causal model's loss takes labels that are shifted already (transformers 4.51)."""
 
 
 def model_for(folder: Path, options: dict[str, Any], hf: dict[str, Any]) -> Any:
@@ -107,7 +107,7 @@ def rank_of_adapters(model: Any) -> int | None:
 
 
 def attention_of(model: Any) -> str:
-    """How a model computes attention, in our words."""
+    """Return the attention implementation of a transformers model, by our words."""
     attention = str(getattr(model.config, "_attn_implementation", "sdpa"))
     return {"eager": "plain"}.get(attention, attention)
 

@@ -24,7 +24,7 @@ from trainrig.train.native.breakdown import STEPS, Recorder
 from trainrig.train.native.step_timer import Marked, stopwatch_for
 
 TAKES_NORM = hasattr(Trainer, "_get_grad_norm")
-"""Whether Trainer takes the gradient's norm without clipping: since transformers 5."""
+"""True where Trainer computes the gradient norm without clipping (transformers 5)."""
 
 
 class Steps(TrainerCallback):
@@ -53,7 +53,7 @@ class Timed(Trainer):
         trained: Callable[[], None] = lambda: None,
         keep: Path | None = None,
     ) -> None:
-        """What the marks and the schedule need; ``emit`` is silent where nobody is to be told.
+        """Set learning rates and timing marks; ``emit`` does nothing in the comparison's steps.
 
         ``trained``: called when the steps that are asked for are over; ``keep``: the file of the
         profiler's trace.
@@ -68,7 +68,7 @@ class Timed(Trainer):
         self.facts: dict[str, Any] = {"micro_batches": 0, "block_forwards": 0}
         self.reduced = 0
         self.narrowing = 0.0
-        """How many times too large gradients are by how backward begins (`common.narrowing`)."""
+        """Factor by which backward's first rounding enlarges gradients (`common.narrowing`)."""
         if not TAKES_NORM:
             self._watch_norms()
         self.add_callback(Steps(self))
@@ -203,7 +203,7 @@ class Timed(Trainer):
             wrapped.register_comm_hook(None, lambda _, bucket: self._reduce(bucket))
 
     def _reduce(self, bucket: Any) -> Any:
-        """What DDP does by itself, counted."""
+        """All-reduce a bucket as DDP does by itself, and count it."""
         self.reduced += 1
         self.events.set_position(operation="all_reduce")
         self.facts["reduce_dtype"] = common.kind([bucket.buffer()])

@@ -48,7 +48,7 @@ _ACTIVATIONS: dict[str, Callable[..., torch.Tensor]] = {
 }
 _DTYPES = {"bf16": torch.bfloat16, "fp16": torch.float16}
 _LOSS_SCALE = {"initial_loss_scale": 2.0**16, "hysteresis": 1, "loss_scale_window": 2000}
-"""Of fp16, as in our engine: Megatron's own begins at 2^32, and the five steps would overflow."""
+"""Loss scale of fp16 as in our engine; Megatron's own, 2^32, overflows for five steps."""
 _LARGE = 1e6
 """An eps that no square root of a gradient's square adds anything to."""
 
@@ -506,7 +506,7 @@ def _mark(weight: Any, dim: int) -> None:
 
 
 def _name_of(name: str, first: int) -> str:
-    """Of the whole model's weight, whose layers are counted from its first one.
+    """Return the whole model's name of a stage's weight; layers count from the model's first.
 
     Transformer Engine's products hold the norm before them.
     """

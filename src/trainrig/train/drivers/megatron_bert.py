@@ -33,7 +33,7 @@ class AddAndNorm(torch.nn.Module):
         self.norm = norms(config, config.hidden_size, config.layernorm_epsilon)
 
     def forward(self, *_: Any) -> Callable[..., torch.Tensor]:
-        """What adds: (x and its bias, the residual, the dropout, which is 0)."""
+        """Return the function that adds x and its bias to the residual; its dropout is 0."""
         return self._add
 
     def _add(self, x_with_bias: Any, residual: torch.Tensor, _: float) -> torch.Tensor:

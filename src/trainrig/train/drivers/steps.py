@@ -31,20 +31,20 @@ from trainrig.train.native.breakdown import phase, profiled, trace_file
 from trainrig.train.native.step_timer import Stopwatch, stopwatch_for
 
 PATIENCE = timedelta(hours=2)
-"""Of a collective.  The parent's is shorter, and says which rank did not come."""
+"""Timeout of a collective.  The parent's is shorter, and names the missing rank."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StepTask:
-    """What an engine is made of."""
+    """Inputs of a driven engine: folder, request, options, description, device, stopwatch."""
 
     folder: Path
     request: dict[str, Any]
-    """What experiment.json says besides."""
+    """Content of experiment.json."""
     options: dict[str, Any]
     """The experiment's keys."""
     given: dict[str, Any]
-    """What our own Python wrote for the driver: theirs.json."""
+    """Content of theirs.json, which our own Python wrote for the driver."""
     device: str
     watch: Stopwatch[Any]
     is_probe: bool = False
@@ -52,7 +52,7 @@ class StepTask:
 
     @property
     def piped(self) -> bool:
-        """Whether a pipeline has stages."""
+        """True where the training has pipeline stages."""
         return bool(self.options["pp"] > 1)
 
 
@@ -62,7 +62,7 @@ class DrivenEngine(Protocol):
     data_ranks: int
     """Ranks that read samples of their own."""
     narrowing: float
-    """How many times too large gradients are by how backward begins (`common.narrowing`)."""
+    """Factor by which backward's first rounding enlarges gradients (`common.narrowing`)."""
 
     def step(self, number: int, rate: float) -> tuple[torch.Tensor, Any]:
         """One step, its parts marked on ``task.watch``; this rank's part of the loss, and the norm.
@@ -72,7 +72,7 @@ class DrivenEngine(Protocol):
         ...
 
     def facts(self) -> common.Facts:
-        """What live objects said in the first step."""
+        """Return the layout's facts that live objects showed in the first step."""
         ...
 
 

@@ -53,7 +53,7 @@ class Recorder:
         self._waits = _waits_recorded()
 
     def start(self) -> None:
-        """From here on everything is recorded."""
+        """Start the profiler."""
         self._profile.start()
         self._profile.add_metadata_json(PIPED, json.dumps(self._piped))
         self._waits.__enter__()
@@ -123,7 +123,7 @@ def phase(name: str) -> contextlib.AbstractContextManager[Any]:
 
 @contextlib.contextmanager
 def _waits_recorded() -> Iterator[None]:
-    """In the body, the profiler sees where Python waits for a collective or a message."""
+    """Record in the body where Python waits for a collective or a message."""
     original = dist.Work.wait
 
     def wait(work: Any, *args: Any, **how: Any) -> Any:

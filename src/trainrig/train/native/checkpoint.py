@@ -108,7 +108,7 @@ class Saver:
 
     @property
     def saves_last(self) -> bool:
-        """Whether to save behind the last step, too: more of them may be wanted one day."""
+        """Return whether to save after the last step, so that a training can be continued."""
         every_steps = self.engine.experiment.checkpoints.every
         return self._saves and every_steps > 0 and self.saved_step != self.engine.next_step
 
@@ -116,7 +116,7 @@ class Saver:
         self._signal = number
 
     def is_due(self, step: int) -> bool:
-        """Whether to save in front of ``step``.  Raises StoreError where the last save failed."""
+        """Return whether to save in front of ``step``.  StoreError where the last save failed."""
         if self._saves and step != self._polled:
             self._polled, self._is_due = step, self._ask(step)
         return self._is_due and step != self.saved_step
@@ -190,7 +190,7 @@ class Saver:
             writing.result()
 
     def _write(self, tensors: dict[str, Any], step: int, content: dict[str, Any]) -> None:
-        """In the thread: `_whole`; what failed is taken away, others need its space."""
+        """Complete a checkpoint in the writer's thread; remove the files of one that failed."""
         try:
             self._whole(draft_of(self._folder, step), tensors, step, content)
         except TrainrigError:
@@ -233,7 +233,7 @@ def _make(draft: Path) -> None:
 
 
 def _everywhere(group: Any, folder: Path, act: Callable[[], Any]) -> list[Any]:
-    """What ``act`` gave on each rank.  StoreError on all of them if it failed on one."""
+    """Return ``act``'s value on each rank.  StoreError on all of them if it failed on one."""
     value, failed = None, None
     try:
         value = act()

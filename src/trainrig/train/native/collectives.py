@@ -1,4 +1,4 @@
-"""What a rank says it waits for, so that its parent can name the collective of a hang.
+"""Report the collective that a rank waits for, so that its parent can name it in a hang.
 
 No clock: what communication costs is read by the profiler, the same for all layouts (`breakdown`).
 Named are the sums that the engine starts itself and, on the CPU, FSDP's collectives; on a GPU the
@@ -36,7 +36,7 @@ class Collectives:
         self.name("")
 
     def name(self, operation: str) -> None:
-        """What would be to blame, did the rank hang now."""
+        """Return the name of the collective that the rank is in now."""
         if self._events is not None:
             self._events.set_position(operation=operation)
 

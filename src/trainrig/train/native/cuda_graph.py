@@ -27,7 +27,7 @@ Numbers = tuple[Tensor, Tensor]
 
 
 def is_recorded(experiment: Experiment, device: str) -> bool:
-    """Whether its steps are; plain gradient descent, of the comparison alone, has no such form."""
+    """Return whether an experiment's steps are recorded as CUDA graphs; plain SGD's never are."""
     return (
         experiment.kernels.cuda_graph
         and device.startswith("cuda")

@@ -1,4 +1,4 @@
-"""How weights, gradients and optimizer states lie on data-parallel ranks, and when these talk.
+"""Placement of weights, gradients and optimizer states on data-parallel ranks, and their exchanges.
 
                 weights   gradients  states    what is said in a step
     ZeRO 0 DDP  all       all        all       gradients are summed, in the last backward
@@ -131,7 +131,7 @@ class Spread(Weights):
             return self.world.sum(loss.clone(), "pp", *DATA)
 
     def decayed(self, groups: Sequence[dict[str, Any]]) -> tuple[int, int]:
-        """Of the whole model, over the stages of a pipeline; the copy of a tied weight is none."""
+        """Return decayed and undecayed weights of all stages, without copies of tied ones."""
         named = self.master.items()
         copies = frozenset(
             id(weight) for name, weight in named if id(self.model[name]) in self._copies
@@ -141,7 +141,7 @@ class Spread(Weights):
         return totals[0], totals[1]
 
     def norm(self) -> Tensor:
-        """Of all gradients, each counted once: squares are summed over the axes that shard them."""
+        """Return the norm of all gradients; squares are summed over the axes that shard them."""
         squares: dict[tuple[str, ...], list[Tensor]] = {}
         for name, master in self.master.items():
             if master.grad is not None and id(self.model[name]) not in self._copies:
@@ -225,7 +225,7 @@ class Replicated(Spread):
             self.end_of_sum()
 
     def norm(self) -> Tensor:
-        """Of all gradients, which every rank has."""
+        """Return the norm of all gradients, which every rank has whole."""
         return total_norm(self.gradients())
 
     def _keep(self, bucket: dist.GradBucket) -> Any:
@@ -274,12 +274,12 @@ class Sharded(Spread):
         return self.module.loss(inputs, labels, **samples)
 
     def rest(self) -> None:
-        """What forward passes gathered is freed."""
+        """Free the weights that forward passes gathered."""
         for unit in _units(self.modules):
             unit.reshard()
 
     def sync(self, *, last: bool) -> None:
-        """Whether the backward that comes is the one that reduces, and frees whole weights."""
+        """Set whether the next backward reduces gradients and frees whole weights."""
         for module in self.modules:
             root: Any = module
             root.set_requires_gradient_sync(last)
@@ -318,12 +318,12 @@ def shard(
 
 
 def _units(modules: Iterable[Any]) -> list[Any]:
-    """What FSDP2 gathers at once: each block, and what is around the blocks."""
+    """Return FSDP2's units: each block, and the module around the blocks."""
     return [unit for module in modules for unit in (*blocks_of(module), module)]
 
 
 def policies(dtype: torch.dtype, device: str, *, offload: bool) -> dict[str, Any]:
-    """Of FSDP2: what it computes and sums in, where shards wait."""
+    """Return FSDP2's policies: dtypes of compute and reduction, and CPU offload."""
     from torch.distributed.fsdp import CPUOffloadPolicy, MixedPrecisionPolicy
 
     policy_arguments: dict[str, Any] = {}

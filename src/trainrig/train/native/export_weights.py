@@ -57,7 +57,7 @@ from trainrig.workload import ModelShape, find
 from trainrig.workload.hf_config import class_names, config_of
 
 PRECISIONS = ("fp32", "bf16", "fp16")
-"""Of the weights that are written, where a form knows several."""
+"""Number formats of written weights, for forms that have several."""
 LARGEST_FILE = 5_000_000_000
 """Bytes of a file of safetensors; Hugging Face's own limit was this for years."""
 State = dict[str, Tensor]
@@ -65,7 +65,7 @@ State = dict[str, Tensor]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Exported:
-    """What was written."""
+    """Files and counts of an export."""
 
     folder: str
     to: str
@@ -77,15 +77,15 @@ class Exported:
     precision: str
     weights: int
     num_bytes: int
-    """Of all files."""
+    """Size of all files in bytes."""
     files: tuple[str, ...]
     notes: tuple[str, ...]
-    """What is not in it, and why."""
+    """Parts of the training that were left out, with reasons."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Job:
-    """What is to be written."""
+    """Inputs of one export: model, weights, tokenizer, folder."""
 
     shape: ModelShape
     state: State
@@ -93,7 +93,7 @@ class _Job:
     dtype: torch.dtype
     source: WeightSource
     saved: Saved | None
-    """Of a checkpoint of ours."""
+    """The checkpoint of ours that is exported; None for other weights."""
     tokenizer: TextTokenizer | None
 
     @property
@@ -233,7 +233,7 @@ def _write_hugging_face(job: _Job, draft: Path) -> None:
 
 
 def _write_about(job: _Job, draft: Path) -> None:
-    """Of which model these weights are, and its tokenizer, as Hugging Face has both.
+    """Write config.json and the tokenizer's files as Hugging Face has them.
 
     In every form: a training that begins with them, or another export, need not be told.
     """
@@ -332,7 +332,7 @@ class _LayerByLayer(dcp.DefaultSavePlanner):
         return self.plan
 
     def lookup_object(self, index: MetadataIndex) -> Any:
-        """What is written for a piece: (1, …) of a stack."""
+        """Return the piece (1, …) of a stack that is written."""
         if index.fqn not in self._stacks or index.offset is None:
             return super().lookup_object(index)
         return self._stacks[index.fqn][index.offset[0]][None]
@@ -355,7 +355,7 @@ class _LayerByLayer(dcp.DefaultSavePlanner):
 
 
 def _write_deepspeed(job: _Job, draft: Path) -> None:
-    """As DeepSpeed's ds_to_universal.py lays it out for ranks that share no matrix."""
+    """Write the universal checkpoint that DeepSpeed's ds_to_universal.py makes without TP."""
     tag = f"global_step{job.step}_universal"
     hf = to_hugging_face(job.shape, job.state, copies=False)
     kinds = {"fp32": hf} | {

@@ -1,4 +1,4 @@
-"""What a process on a GPU sets once, before anything is computed: TF32, and kernels of attention.
+"""Settings of a process on a GPU: TF32, order of attention's kernels, NUMA binding.
 
 Unverified on hardware.
 """
@@ -19,7 +19,7 @@ _HOPPER = (9, 0)
 
 @contextmanager
 def settings(device: str, precision: str, without: Collection[str] = ()) -> Iterator[None]:
-    """In the body products are of ``precision``, and attention's kernels in the order of speed.
+    """Multiply in ``precision`` in the body, and prefer attention's kernels by speed.
 
     ``without``: some of UNFUSED; sdpa leaves torch its own order.
 
@@ -38,7 +38,7 @@ def settings(device: str, precision: str, without: Collection[str] = ()) -> Iter
 
 @contextmanager
 def attention_in_order(device: str, without: Collection[str] = ()) -> Iterator[None]:
-    """In the body torch asks attention's kernels in the order of speed: ours and drivers' alike."""
+    """Prefer attention's kernels by speed in the body, in our engine and in drivers."""
     if not device.startswith("cuda") or "sdpa" in without:
         yield
         return

@@ -91,7 +91,7 @@ def embedding(
 
 
 class _Rows(torch.autograd.Function):
-    """Of a table that is as large as a model's, the rows that occur alone are widened."""
+    """Embedding look-up that widens only the rows that occur."""
 
     @staticmethod
     def forward(ctx: Any, tokens: Tensor, weight: Tensor, padding_idx: int | None) -> Tensor:
@@ -141,7 +141,7 @@ def _of_each(*arguments: Any, **named: Any) -> Any:
 
 
 def _is_plain(arguments: Sequence[Any], named: Mapping[str, Any]) -> bool:
-    """Whether nothing but a 2-norm of the whole is asked for; any other call is torch's."""
+    """Return whether a call asks for the 2-norm of a whole tensor; any other call is torch's."""
     orders = [*arguments[1:], *named.values()]
     return (
         len(arguments) > 0
@@ -152,7 +152,7 @@ def _is_plain(arguments: Sequence[Any], named: Mapping[str, Any]) -> bool:
 
 
 def _is_long(x: Any) -> bool:
-    """Of a host, without a gradient of its own: torch's has one where all numbers are 0."""
+    """Return whether a tensor is long, on the host, and needs no gradient of its norm."""
     plain = type(x) in (Tensor, nn.Parameter) and x.device.type == "cpu"
     plain = (
         plain and x.layout is torch.strided and not (x.requires_grad and torch.is_grad_enabled())

@@ -94,7 +94,7 @@ class Look:
         attentions_run.update(self._attentions)
 
     def facts(self) -> Facts:
-        """What was seen, as JSON has it."""
+        """Return the observed facts as JSON has them."""
         blocks = [block for module in self._modules for block in _blocks(module)]
         masters = [w for group in self._optimizer.param_groups for w in group["params"]]
         device = self._facts.get("result_device") or str(masters[0].device)
@@ -141,7 +141,7 @@ class Look:
         return chunk_rows(-(-vocab // max(ways, default=1)), device.split(":")[0])
 
     def _weights(self) -> list[Tensor]:
-        """Of all stages; a tied one of two stages once."""
+        """Return the weights of all this rank's stages; one that two stages share once."""
         weight_by_id = {id(w): w for module in self._modules for w in module.parameters()}
         return list(weight_by_id.values())
 
@@ -165,7 +165,7 @@ class Look:
 
 
 def settings(device: str) -> Facts:
-    """What decides the speed of this process and is no part of the model.
+    """Return the process settings that decide speed and are no part of the model.
 
     TF32 as torch would use it in products; whether the first GPU reaches another one directly
     (unverified on hardware); the allocator's options, which are fixed when it is first used.
@@ -244,7 +244,7 @@ def _around(
 
 
 def _axes_of(blocks: Sequence[nn.Module]) -> Facts:
-    """By mesh axis, how many ways the blocks' weights are split or replicated over it.
+    """Return for each mesh axis how many ways the blocks' weights are split or replicated.
 
     Each matrix must be split over an axis that splits another one: the fewest count, so that a
     layer that a plan left out shows.
@@ -288,7 +288,7 @@ def _before_sharding(weight: Any) -> torch.Size:
 
 
 def _placed(weight: Any) -> list[tuple[str, int, Any]]:
-    """Of each mesh axis of a weight: its name, its ranks, and how the weight lies on it."""
+    """Return name, size and placement for each mesh axis of a weight."""
     if not isinstance(weight, DTensor):
         return []
     mesh = weight.device_mesh
@@ -321,7 +321,7 @@ def _stage_facts(module: Any) -> Facts:
 
 
 def _placements(block: nn.Module) -> str | None:
-    """How a block's weights are placed on a mesh of ranks, where they are."""
+    """Return the placements of a block's weights on the mesh of ranks."""
     weight: Any = next(block.parameters())
     if not hasattr(weight, "placements"):
         return None

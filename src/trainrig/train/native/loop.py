@@ -58,7 +58,7 @@ class Micro:
     labels: Tensor
     """(B, T), -100 where there is no target."""
     share: float
-    """Of the targets that this rank's samples of the step have."""
+    """This micro-batch's share of the targets of this rank's samples of the step."""
     targets: int
     """Tokens with a label."""
     samples: Tensor | None = None
@@ -66,7 +66,7 @@ class Micro:
 
     @property
     def dropping(self) -> dict[str, Tensor]:
-        """What a model takes besides, to drop."""
+        """Further arguments of the model's loss that dropout needs."""
         return {} if self.samples is None else {"samples": self.samples}
 
     def to(self, device: str) -> Micro:
@@ -121,7 +121,7 @@ def _together(
 
 @contextmanager
 def _forwards_within(watch: Stopwatch[Any], stages: Sequence[torch.nn.Module]) -> Iterator[None]:
-    """What the stages' forwards take belongs to part forward."""
+    """Count the stages' forward time in the body as part forward."""
     starts: list[Any] = []
     before = [
         stage.register_forward_pre_hook(lambda *_: starts.append(watch.mark())) for stage in stages
@@ -184,7 +184,7 @@ Spread = Callable[[torch.nn.Module, str], Any]
 Parallel = Callable[[torch.nn.Module], Any]
 """A model on meta → the same, with memory and first weights for one rank's part alone."""
 Row = dict[str, Any]
-"""What is known of a step: its number, loss, gradient norm, learning rate, tokens, times."""
+"""Values of one step: number, loss, gradient norm, learning rate, tokens, times."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -312,7 +312,7 @@ class Engine:
         return loss
 
     def _through_stages(self, micros: Sequence[Micro], weight: float | Tensor) -> Tensor:
-        """By a pipeline's schedule; all but the stages' forwards counts as backward."""
+        """Run the micro-batches by the pipeline's schedule; all but forwards counts as backward."""
         inputs, labels, factor = _together(micros, weight)
         numbers = [micro.samples for micro in micros if micro.samples is not None]
         dropping = {"samples": torch.cat(numbers)} if numbers else {}
@@ -320,7 +320,7 @@ class Engine:
             return self.weights.run(inputs, labels, factor, self.scaler.factor, **dropping)
 
     def part(self, name: str) -> AbstractContextManager[None]:
-        """Where a part of the step is timed; tests make one of them slower here."""
+        """Time the body as a part of the step."""
         return self.watch.part(name)
 
     def run(self, emit: Callable[[Row], None], stop: Callable[[int], bool]) -> None:
@@ -366,7 +366,7 @@ class Engine:
         return float(self.weights.total(total)) / self.experiment.heldout.batches
 
     def state(self) -> tuple[dict[str, Tensor], dict[str, Any]]:
-        """What a training goes on from, between two steps: this rank's tensors, and numbers.
+        """Return the state that a training resumes from: this rank's tensors, and numbers.
 
         Tensors are the live ones, by names of the whole model: ``weights/NAME`` those that the
         optimizer updates, ``optimizer/NAME/STATE``.  Numbers are the same on all ranks, of types
@@ -467,7 +467,7 @@ class Engine:
 
     @property
     def _divides(self) -> bool:
-        """Whether the optimizer's kernel divides gradients by a number: torch's fused AdamW.
+        """Return whether the optimizer's kernel scales gradients, as torch's fused AdamW does.
 
         It cannot be given beside DTensors; fp16's are divided already.
         """

@@ -76,7 +76,7 @@ def parallelize(
 
 
 def _parts(model: Any, layout: Layout, world: World) -> dict[str, int]:
-    """Which part of the tokens and of attention's heads this rank has, of equal ones."""
+    """Return this rank's parts of the tokens and of attention's heads."""
     tp, cp = int(layout.mesh.tp), int(layout.mesh.cp)
     among = world.view("tp").get_local_rank() if tp > 1 else 0
     stretch = model.stretch

@@ -60,13 +60,13 @@ class Weights:
         self.model = dict(self._named())
         self.master: dict[str, Any] = master or dict(self.model)
         self.pipeline: Any = None
-        """What runs all micro-batches of a step where these are stages of a model."""
+        """Pipeline that runs all micro-batches of a step, where the modules are stages."""
         self._collected = False
         self.foreach = True
-        """Whether one kernel copies many tensors; else each has its own."""
+        """True where one kernel copies many tensors (torch._foreach_copy_)."""
 
     def _named(self) -> Iterator[tuple[str, nn.Parameter]]:
-        """By their names in the whole model; a copy on a rank that has both ends by another."""
+        """Yield weights by their names in the whole model, copies of tied ones by another."""
         tied_names: set[str] = set()
         for module in self.modules:
             for name, weight in module.named_parameters():
@@ -84,7 +84,7 @@ class Weights:
                 yield name.removesuffix(COPY), master
 
     def weight_of(self, num_targets: int) -> float | Tensor:
-        """What this rank's mean loss weighs: its targets over those of all ranks."""
+        """Return the weight of this rank's mean loss: its targets over those of all ranks."""
         return 1.0
 
     def loss(self, inputs: Tensor, labels: Tensor, *, last: bool, **samples: Tensor) -> Tensor:
@@ -100,7 +100,7 @@ class Weights:
         self.collect()
 
     def norm(self) -> Tensor:
-        """Of all gradients of the step."""
+        """Return the norm of all gradients of the step."""
         return total_norm(self.gradients())
 
     def clip(self, most: float, norm: Tensor) -> None:
@@ -190,14 +190,14 @@ class Weights:
         return {f"{name}.weight" for name, layer in modules if isinstance(layer, nn.Embedding)}
 
     def decayed(self, groups: Sequence[dict[str, Any]]) -> tuple[int, int]:
-        """Of the whole model's weights in the optimizer's ``groups``: how many decay, how many not.
+        """Return the whole model's decayed and undecayed weights in the optimizer's ``groups``.
 
         All ranks ask together.
         """
         return self._count(groups, frozenset())
 
     def _count(self, groups: Sequence[dict[str, Any]], copies: frozenset[int]) -> tuple[int, int]:
-        """Of the weights whose masters are not among ``copies``, by their ids."""
+        """Return the number of weights whose masters' ids are not among ``copies``."""
         counts = [0, 0]
         for group in groups:
             owned_masters = (master for master in group["params"] if id(master) not in copies)
@@ -230,7 +230,7 @@ def to_float8(model: nn.Module, recipe: str, device: str) -> None:
 
 
 def float8_of(blocks: Sequence[nn.Module]) -> dict[str, Any] | None:
-    """How many of the blocks' matrices are torchao's 8-bit layers, and by which recipe.
+    """Return the number of torchao's 8-bit layers in the blocks, and their recipe.
 
     None where there is none.
     """
@@ -264,7 +264,7 @@ def float8_of(blocks: Sequence[nn.Module]) -> dict[str, Any] | None:
 
 
 class LossScale:
-    """What fp16's loss is multiplied by before backward, and its gradients divided by after it.
+    """Dynamic loss scale of fp16: multiplies the loss before backward, divides gradients after it.
 
     The rule of torch.amp.GradScaler: 65,536 at first, half of it wherever a gradient overflowed,
     which leaves the update out, and twice after 2,000 updates in a row.  That class looks at the
@@ -279,12 +279,12 @@ class LossScale:
         self._overflown = torch.zeros((), device=device)
 
     def is_enabled(self) -> bool:
-        """Whether losses are scaled."""
+        """Return whether losses are scaled."""
         return self._enabled
 
     @property
     def factor(self) -> Tensor | float:
-        """Of losses before backward."""
+        """Return the factor of losses before backward."""
         return self._scale if self._enabled else 1.0
 
     def unscale(self, grads: Sequence[Tensor], norm: Tensor) -> Tensor:
@@ -317,13 +317,13 @@ class LossScale:
         self._scale, self._updates = self._scale * change, torch.where(grows, 0.0, updates)
 
     def state_dict(self) -> dict[str, Any]:
-        """By GradScaler's names."""
+        """Return the state by GradScaler's names."""
         if not self._enabled:
             return {}
         return {"scale": float(self._scale), "_growth_tracker": int(self._updates)}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """What `state_dict` gave, or a GradScaler's."""
+        """Load a state of `state_dict` or of a GradScaler."""
         if self._enabled and state:
             self._scale.fill_(state["scale"])
             self._updates.fill_(state["_growth_tracker"])
@@ -345,7 +345,7 @@ def local(tensor: Any) -> Tensor:
 
 
 def placed(tensor: Any) -> Any:
-    """How a tensor lies on a mesh of ranks; None for a plain one."""
+    """Return a tensor's placements on a mesh of ranks; None for a plain one."""
     return getattr(tensor, "placements", None)
 
 

@@ -46,7 +46,7 @@ from trainrig.train.parity import probe_of
 from trainrig.workload import ModelShape
 
 Memory = Callable[[], dict[str, Any]]
-"""What the process held most; read once: what a checkpoint is copied to belongs to no training."""
+"""Reader of the process's peak memory, called once, before checkpoints are copied."""
 
 
 def main() -> None:
@@ -68,7 +68,7 @@ class _Rank:
     shape: ModelShape
     device: str
     world: World | None
-    """None: it is alone."""
+    """The mesh of ranks; None for a single one."""
     events: Events
 
     def engine(self, experiment: Experiment) -> Engine:
@@ -233,7 +233,7 @@ def _look(engine: Engine, rank_state: _Rank) -> None:
 
 
 def _profile(engine: Engine, rank_state: _Rank, *, is_kept: bool) -> None:
-    """Where a step's time goes: a few more of them, which belong to no training any more."""
+    """Profile a few further steps, which belong to no training any more."""
     rank_state.events.set_position(part="the profiled steps")
     piped = engine.experiment.mesh.pp > 1
     engine.watch.recording = phase

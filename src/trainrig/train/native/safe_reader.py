@@ -29,7 +29,7 @@ class SafeReader(dcp.FileSystemReader):
     """Reads tensors of a checkpoint's own files without running anything that these may hold."""
 
     def read_metadata(self, *_: Any, **__: Any) -> dcp.Metadata:
-        """Where each tensor lies.  UnpicklingError for what is no record, or of another folder."""
+        """Return the place of each tensor.  UnpicklingError for other objects or another folder."""
         with (Path(self.path) / METADATA).open("rb") as file:
             metadata: dcp.Metadata = _Records(file).load()
         for place in (metadata.storage_data or {}).values():

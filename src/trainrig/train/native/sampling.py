@@ -32,9 +32,9 @@ class Generated:
 
     prompt: str
     text: str
-    """What was generated, without the prompt."""
+    """Generated text, without the prompt."""
     tokens: int
-    """How many were generated."""
+    """Number of generated tokens."""
     ended_by: str
     """max_tokens, or end: the model ended the document."""
     checkpoint: str
@@ -109,7 +109,7 @@ def generate(
 
 
 def _ids(tokenizer: TextTokenizer, prompt: str) -> list[int]:
-    """Of the prompt; of an empty one the end token, behind which documents begin."""
+    """Return the prompt's token ids; for an empty prompt the end token."""
     ids = tokenizer.tokenizer.encode(prompt, add_special_tokens=False).ids
     if ids:
         return list(ids)

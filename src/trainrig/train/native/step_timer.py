@@ -1,4 +1,4 @@
-"""Where a step's time goes: data wait, forward, backward, optimizer, each timed by itself.
+"""Time the parts of a step: data wait, forward, backward, optimizer.
 
 A part is what lies between its own start and end marks; a step lasts from its start to the next
 one's.  ``other`` is the rest, never a part that was left out: step − sum of the parts.  Where
@@ -64,7 +64,7 @@ class Stopwatch(Generic[M]):
 
     @contextmanager
     def part(self, name: str) -> Iterator[None]:
-        """What the body takes belongs to part ``name`` of the current step."""
+        """Time the body as part ``name`` of the current step."""
         assert name in PARTS
         if self._open is None:  # muted
             yield
@@ -78,14 +78,14 @@ class Stopwatch(Generic[M]):
 
     @contextmanager
     def muted(self) -> Iterator[None]:
-        """In the body nothing is marked: what is recorded into a CUDA graph can hold no mark."""
+        """Set no marks in the body: a CUDA graph that is being recorded can hold none."""
         open_parts, self._open = self._open, None
         yield
         self._open = open_parts
 
     @contextmanager
     def within(self, name: str) -> Iterator[None]:
-        """What the body takes is ``name``, and no more of the part that it lies in."""
+        """Time the body as ``name``, and not as the part that it lies in."""
         if self._open is None:
             yield
             return
@@ -94,7 +94,7 @@ class Stopwatch(Generic[M]):
         self.inner(name, start)
 
     def inner(self, name: str, start: M) -> None:
-        """What has passed since ``start`` is ``name``, and no more of the part it lies in."""
+        """Count the time since ``start`` as ``name``, and not as the part that it lies in."""
         if self._open is not None:
             self._open.inner.append((name, self._part, start, self.mark()))
 

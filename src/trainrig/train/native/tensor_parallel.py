@@ -59,7 +59,7 @@ def apply(
 
 
 def _gather(memory: Tensor, mesh: DeviceMesh) -> Tensor:
-    """What the encoder read, whole on each rank: once for all blocks of the decoder.
+    """Gather the encoder's result on each rank, once for all blocks of the decoder.
 
     As a DTensor, whose gradient is a partial sum until all blocks have added theirs.
     """

@@ -1,4 +1,4 @@
-"""What one rank exchanges and computes in a step, counted where torch dispatches it.
+"""Count one rank's exchanges and products in a step, where torch dispatches them.
 
 Every collective and message passes torch's dispatcher, whoever starts it: our own calls, FSDP2, a
 pipeline's schedule, DTensor's redistributions, compiled blocks.  Counted are, by operation, mesh
@@ -75,7 +75,7 @@ class Traffic(TorchDispatchMode):
 
     @property
     def exchanges(self) -> tuple[Exchange, ...]:
-        """What was counted, in a fixed order."""
+        """Return the counted exchanges in a fixed order."""
         return tuple(
             Exchange(
                 operation=key[0],
@@ -141,7 +141,7 @@ class Traffic(TorchDispatchMode):
         self._bytes[key] += size[id(largest)]
 
     def _axis(self, group: Any) -> str:
-        """By the group's name; DTensor may know an earlier one of the same ranks."""
+        """Return a group's mesh axis by name; DTensor may know an earlier group of these ranks."""
         if group.group_name not in self._axes:
             ranks = dist.get_process_group_ranks(group)
             for name, axis in self._axes.items():
@@ -152,7 +152,7 @@ class Traffic(TorchDispatchMode):
 
 
 def in_backward() -> bool:
-    """Whether autograd runs this: backward itself, or what is computed again for it.
+    """Return whether autograd runs this: backward itself, or a recomputation for it.
 
     Nothing public says it; checkpointing and FSDP ask the same question.
     """

@@ -64,7 +64,7 @@ def first_weights(experiment: Experiment, shape: ModelShape) -> Given | None:
 
 
 def weights_of(path: Path, shape: ModelShape) -> Given:
-    """What reads the weights of a model of ``shape`` from ``path``, each in fp32 by its name.
+    """Return a reader of a model's weights at ``path``, each in fp32 by its name.
 
     Raises DataError for what is no source or another model's, naming the first tensor that differs.
     """
@@ -88,7 +88,7 @@ def open_source(path: Path) -> WeightSource:
 
 
 def _read(path: Path, act: Callable[[], Any]) -> Any:
-    """What ``act`` reads; what a library says of a broken file is one line."""
+    """Return ``act``'s value; a library's error about a broken file becomes one line."""
     try:
         with reading(path):
             return act()
@@ -197,7 +197,7 @@ def read_row(path: Path, name: str, row: int) -> Tensor:
 
 
 class _Into:
-    """What a reader asks of a planner: where in one tensor a piece belongs."""
+    """A load planner that places the pieces of one tensor."""
 
     def __init__(self, whole: Tensor) -> None:
         self._whole = whole
@@ -210,7 +210,7 @@ class _Into:
         return place
 
     def commit_tensor(self, item: Any, tensor: Tensor) -> None:
-        """It has been written there."""
+        """Accept a piece that has been read in place."""
 
 
 def _open_deepspeed(path: Path) -> Opened:

@@ -26,7 +26,7 @@ from trainrig.workload.exchanges import uses_fsdp2
 from trainrig.workload.layout import Layout
 
 PATIENCE = timedelta(hours=2)
-"""Of a collective.  The parent's is shorter: it sees all ranks, and says which one did not come."""
+"""Timeout of a collective.  The parent's is shorter: it sees which rank is missing."""
 DATA = ("dp_replicate", "dp_shard")
 """Axes over which gradients and losses are summed."""
 EXPERTS = ("ep_replicate", "ep_shard")
