@@ -171,9 +171,10 @@ def shortened(experiment: Experiment) -> Experiment:
 
 def is_alone(experiment: Experiment) -> bool:
     """Return whether one process of the reference's framework trains it."""
-    return (
-        experiment.framework == reference_framework(experiment.model) and experiment.mesh.ranks == 1
-    )
+    if experiment.mesh.ranks > 1:
+        return False
+    is_ours = experiment.framework == REFERENCE  # which trains no model of the library's alone
+    return is_ours or experiment.framework == reference_framework(experiment.model)
 
 
 def is_reference(experiment: Experiment, other: Experiment) -> bool:
