@@ -28,6 +28,7 @@ from __future__ import annotations
 import math
 import os
 import shutil
+import sysconfig
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 from functools import cache
@@ -535,9 +536,15 @@ def _is_one_graph(experiment: Experiment, shape: ModelShape) -> bool:
 def check_compiler(experiment: Experiment) -> None:
     """Raise NeedsCompilerError where torch.compile is asked for and nothing can compile.
 
-    It builds C++ for the host and, for a GPU, a launcher in C; any of these does both.  Going on
-    without would be another case under this one's name.
+    It builds C++ for the host and, for a GPU, a launcher in C that includes Python.h (triton); any
+    of these does both.  Going on without would be another case under this one's name.
     """
+    header = os.path.join(sysconfig.get_path("include"), "Python.h")
+    if experiment.compile and experiment.device.startswith("cuda") and not os.path.exists(header):
+        raise NeedsCompilerError(
+            f"torch.compile on a GPU needs Python's header, and there is no {header}",
+            "sudo apt install python3-dev, or leave --compile out",
+        )
     names = [os.environ.get("CXX", "g++"), "c++", "clang++"]
     if experiment.compile and not any(shutil.which(name) for name in names):
         raise NeedsCompilerError(

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import math
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from trainrig.benchmarks.spec import benchmark
 from trainrig.benchmarks.training import FIELDS, memory
-from trainrig.errors import UnavailableError, UsageError
+from trainrig.errors import NeedsCompilerError, UnavailableError, UsageError
+from trainrig.train import config
 from trainrig.train.config import Experiment, case_of, check, check_compiler, to_dict
 from trainrig.train.experiment_parts import LR_SCHEDULES
 from trainrig.train.fewer_ranks import fewer_ranks, on_ranks
@@ -303,3 +305,17 @@ def test_the_numbers_of_ranks_to_go_on_with() -> None:
     assert fewer_ranks(own.replace(min_nproc=0)) == ()
     with pytest.raises(UsageError, match="min_nproc = 9 of nproc = 8"):
         check(own.replace(min_nproc=9))
+
+
+def test_compiling_for_a_gpu_without_python_s_header_is_skipped_in_one_line(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """triton's launcher includes Python.h, which many machines lack; a host's code does not."""
+    monkeypatch.setattr(config.sysconfig, "get_path", lambda _: str(tmp_path))
+    monkeypatch.setattr(config.shutil, "which", lambda name: f"/usr/bin/{name}")
+    compiled = Experiment.of(compile=True, device="cuda")
+    with pytest.raises(NeedsCompilerError, match=r"no .*Python\.h"):
+        check_compiler(compiled)
+    check_compiler(Experiment.of(compile=True, device="cpu"))
+    (tmp_path / "Python.h").touch()
+    check_compiler(compiled)
