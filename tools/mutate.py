@@ -119,9 +119,9 @@ def _functions(tree: ast.AST, prefix: str = "") -> Iterator[tuple[str, ast.Funct
 
 
 def _nodes(node: ast.AST) -> Iterator[ast.AST]:
-    """Yield the nodes below one; those of messages and annotations are not."""
+    """Yield the nodes below one; but those of messages, annotations and defaults."""
     for name, value in ast.iter_fields(node):
-        if name in ("annotation", "returns", "decorator_list"):
+        if name in ("annotation", "returns", "decorator_list", "defaults", "kw_defaults"):
             continue
         for child in value if isinstance(value, list) else [value]:
             is_message = isinstance(child, ast.JoinedStr | ast.Raise) or (

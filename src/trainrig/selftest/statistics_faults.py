@@ -13,8 +13,8 @@ import random
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
-from trainrig.scatter import NO_PRIOR, Scatter, shared_scatter, student
-from trainrig.selftest.registry import TENTH, Fault, threshold_fault
+from trainrig.scatter import Scatter, shared_scatter, student
+from trainrig.selftest.registry import TENTH, Fault, Scene, threshold_fault
 from trainrig.stats import (
     AGREEMENT,
     CONFIDENCE,
@@ -37,24 +37,27 @@ _ROWS = 400
 
 def faults() -> Iterator[Fault]:
     """Yield faults of workers' agreement, of changes and of intervals."""
-    for name, says, scene in (
+    of_workers: tuple[tuple[str, str, Scene], ...] = (
         ("workers that disagree", "disagree by", _disagreeing),
         ("one worker ahead of all others", "less time than all others", _ahead),
         ("a worker too few", "only 2 of 3 workers", _too_few),
         ("workers whose intervals are wide", "% wide", _wide),
-    ):
+    )
+    for name, says, scene in of_workers:
         yield threshold_fault(name, "statistics.workers", says, scene, _combined)
-    for name, says, scene in (
+    of_changes: tuple[tuple[str, str, Scene], ...] = (
         ("a change beyond the smallest of interest", "worse", _small_change),
         ("one true change among forty equal things", "worse", _among_many),
         ("a faster time", "better", _less_is_better),
-    ):
+    )
+    for name, says, scene in of_changes:
         yield threshold_fault(name, "statistics.changes", says, scene, _called)
-    for name, scene in (
+    of_intervals: tuple[tuple[str, Scene], ...] = (
         ("the interval of a median, of samples that lean on each other", _medians),
         ("the interval of a mean step, of steps that wander for longer than the row", _steps),
         ("the interval of a ratio, of workers with a bias in common", _ratios),
-    ):
+    )
+    for name, scene in of_intervals:
         yield threshold_fault(name, "statistics.intervals", "dishonest", scene, _counted)
 
 
@@ -202,7 +205,7 @@ def _ratios(places: random.Random, towards: float) -> tuple[random.Random, Draw]
             return [math.exp(rng.gauss(shift, 0.005)) for _ in range(3)]
 
         others = shared_scatter([(side(0.0), side(0.0)) for _ in range(6)])
-        comparison = compare(side(0.0), side(rng.gauss(0.0, bias)), others or NO_PRIOR)
+        comparison = compare(side(0.0), side(rng.gauss(0.0, bias)), others)
         return math.log(comparison.interval.low), math.log(comparison.interval.high)
 
     return places, draw

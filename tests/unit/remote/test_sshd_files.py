@@ -22,7 +22,7 @@ def keywords(text: str, **files: str) -> dict[str, str]:
         ("# Port 1\n\n   # Port 2\nPort 3", {"port": "3"}),
         ("Port=22", {"port": "22"}),
         ("Port\t=\t22  # the usual one", {"port": "22"}),
-        ('Banner "a b"', {"banner": "a b"}),
+        ('Banner "a  b"', {"banner": "a  b"}),
         ("AuthorizedKeysFile .ssh/a .ssh/b", {"authorizedkeysfile": ".ssh/a .ssh/b"}),
         ('Banner "open', {"banner": '"open'}),
         ('Banner "open # x', {"banner": '"open'}),
