@@ -3,7 +3,7 @@
 Units are those that data sheets print, and stand in the name: mm, W, dB, GiB.  A field without a
 default, or with `NEEDED_FIELD`, is what a rule that no build escapes compares: a user's own entry
 is asked for it.  The catalog leaves such a field out where no source was found for it, and the rule
-says "not known" instead of judging.  None of another field: the part has no such thing.
+says "cannot tell" instead of judging.  None of another field: the part has no such thing.
 """
 
 from __future__ import annotations
@@ -301,7 +301,7 @@ def required_fields(kind: str, *, by_rules: bool = True) -> tuple[str, ...]:
 
     Args:
         kind: One of KINDS.
-        by_rules: Whether fields count that only a rule compares; without them it says "not known".
+        by_rules: Whether fields count that only a rule compares; without them it says "cannot tell".
     """
     return tuple(
         field.name

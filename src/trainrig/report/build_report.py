@@ -46,7 +46,7 @@ if TYPE_CHECKING:  # the catalog of parts is read where a build is checked
     from trainrig.procure.several_machines import ClusterPlan
 
 _TONES: dict[str, Tone] = {"ok": "good", "warning": "warn", "error": "bad", "unknown": "warn"}
-_WORDS = {"ok": "holds", "warning": "close", "error": "broken", "unknown": "not known"}
+_WORDS = {"ok": "holds", "warning": "close", "error": "broken", "unknown": "cannot tell"}
 
 
 def build_document(report: BuildReport) -> Document:
@@ -156,7 +156,7 @@ def _held(report: BuildReport) -> str:
     if not report.not_known:
         return text
     waiting = ", ".join(dict.fromkeys(check.rule for check in report.not_known))
-    return f"{text}; not known: {waiting}"
+    return f"{text}; cannot tell: {waiting}"
 
 
 _DOUBT = "A part with (?) lacks a figure that a rule compares."
