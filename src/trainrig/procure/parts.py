@@ -301,7 +301,7 @@ def required_fields(kind: str, *, by_rules: bool = True) -> tuple[str, ...]:
 
     Args:
         kind: One of KINDS.
-        by_rules: Whether fields count that only a rule compares; without them it says "cannot tell".
+        by_rules: Whether fields count that only a rule compares; without them it "cannot tell".
     """
     return tuple(
         field.name
