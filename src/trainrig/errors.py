@@ -185,13 +185,13 @@ def _key_text(key: object) -> str:
 
 
 def _placed(key: str, tables: Iterable[object]) -> str:
-    """``watts in [gpu 2]``; the key alone at the top of a file."""
+    """Return ``watts in [gpu 2]``; the key alone at the top of a file."""
     table = _table_text(tables)
     return f"{key} in [{table}]" if table else key
 
 
 def _table_text(tables: Iterable[object]) -> str:
-    """``memory``, ``gpu 2``; nothing at the top of a file."""
+    """Return ``memory``, ``gpu 2``; nothing at the top of a file."""
     text = ""
     for part in tables:
         if isinstance(part, int):
@@ -216,7 +216,7 @@ _AS_WRITTEN = {"None": "null", "True": "true", "False": "false"}
 
 
 def _keys_at(kind: Any, place: Iterable[object]) -> list[str]:
-    """The keys that a table has, found from the type that the whole file is read as."""
+    """Return the keys that a table has, found from the type that the whole file is read as."""
     fields = _fields_of(kind)
     for part in place:
         if isinstance(part, str) and part in fields:

@@ -53,7 +53,7 @@ class Later(Sequence[Member]):
     @overload
     def __getitem__(self, place: slice) -> Sequence[Member]: ...
     def __getitem__(self, place: int | slice) -> Member | Sequence[Member]:
-        """A member, or several: makes all."""
+        """Return a member, or several: makes all."""
         return self._all()[place]
 
     def __eq__(self, other: object) -> bool:

@@ -67,7 +67,7 @@ Finite = Annotated[float, AfterValidator(_finite)]
 
 
 def read_toml(path: Path, kind: type[T], called: str, key: str | None = None) -> T:
-    """A data file of ours, or what stands under ``key`` in it, as pydantic reads ``kind``.
+    """Return a data file of ours, or what stands under ``key`` in it, as pydantic reads ``kind``.
 
     Raises DataError that begins with ``called``.
     """
@@ -125,7 +125,7 @@ class Outcome(StrEnum):
 
 
 def new_id() -> str:
-    """A fresh record id: twelve hex digits, unique within a run."""
+    """Return a fresh record id: twelve hex digits, unique within a run."""
     return uuid.uuid4().hex[:12]
 
 
@@ -269,7 +269,7 @@ class Record:
         return self.status is Status.FAILED and (self.reason or "").startswith(WRONG_ANSWER)
 
     def replace(self, **changes: Any) -> Record:
-        """A copy with some fields changed."""
+        """Return a copy with some fields changed."""
         return dataclasses.replace(self, **changes)
 
 
@@ -368,7 +368,7 @@ def less_is_better(unit: str) -> bool:
 
 
 def to_json(record: Record) -> str:
-    """One line of JSON; fields that are None or empty by default are left out."""
+    """Return one line of JSON; fields that are None or empty by default are left out."""
     whole = _adapter(Record).dump_python(record, mode="json", by_alias=True)
     written = {
         name: value for name, value in whole.items() if value is not None or name in _ALWAYS_WRITTEN
@@ -387,7 +387,7 @@ _ALWAYS_WRITTEN = frozenset(
 
 
 def from_json(line: str | bytes) -> Record:
-    """The record in one line of JSON.
+    """Return the record in one line of JSON.
 
     Raises DataError if it is not JSON, misses a field, has an unknown one, or
     was written under another schema version.
@@ -408,12 +408,12 @@ _BEGINNING = re.compile(rb'\{"schema":%d,"id":"' % SCHEMA_VERSION)
 
 
 def verdict_to_json(verdict: Verdict) -> str:
-    """The verdict as an indented JSON object."""
+    """Return the verdict as an indented JSON object."""
     return _adapter(Verdict).dump_json(verdict, indent=1).decode()
 
 
 def verdict_from_json(data: str | bytes) -> Verdict:
-    """The verdict in a JSON object.  Raises DataError for anything else."""
+    """Return the verdict in a JSON object.  Raises DataError for anything else."""
     try:
         _check_head(data, "the verdict")
         verdict: Verdict = _adapter(Verdict).validate_json(data)
@@ -449,7 +449,7 @@ def dtype_of(case: Case) -> str | None:
 
 
 def case_label(case: Case) -> str:
-    """A case in one line for people: ``bf16 4096×4096×4096 hot``."""
+    """Return a case in one line for people: ``bf16 4096×4096×4096 hot``."""
     parts = {name: str(value) for name, value in sorted(case.items()) if value is not None}
     dtype = dtype_of(case)
     words = [dtype] if dtype else []
@@ -467,7 +467,7 @@ def digest(value: object) -> str:
 
 
 def json_schema() -> dict[str, Any]:
-    """The JSON schema of a record, with each field's documentation."""
+    """Return the JSON schema of a record, with each field's documentation."""
     _STRICT["use_attribute_docstrings"] = True  # it reads our source, which costs every other use
     try:
         schema = TypeAdapter(Record).json_schema(by_alias=True)

@@ -51,7 +51,7 @@ Sides = Sequence[Sequence[float]]
 
 
 def variance_within(sides: Sides) -> tuple[float, int]:
-    """The variance of the logarithms within sides, and its degrees of freedom."""
+    """Return the variance of the logarithms within sides, and its degrees of freedom."""
     freedom = sum(len(side) - 1 for side in sides)
     squares = 0.0
     for side in sides:
@@ -105,7 +105,7 @@ def _fit(known: Sequence[tuple[float, int]], freedom: float) -> tuple[float, flo
 
 
 def moderated(variance: float, freedom: float, prior: Scatter) -> tuple[float, float]:
-    """A variance averaged with the prior's, and the degrees of freedom of both."""
+    """Return a variance averaged with the prior's, and the degrees of freedom of both."""
     both = freedom + prior.freedom
     return (freedom * variance + prior.freedom * prior.variance) / both, both
 
@@ -141,7 +141,7 @@ def _student_density(t: float, freedom: float) -> float:
 
 
 def _incomplete_beta(x: float, complement: float, freedom: float) -> float:
-    """The regularised incomplete beta function of ``x`` with a = freedom / 2 and b = 1/2.
+    """Return the regularised incomplete beta function of ``x`` with a = freedom / 2 and b = 1/2.
 
     ``rest`` is 1 - x, given since a small one is lost in x.  By its continued fraction (DLMF
     8.17.22), of whichever of x and 1 - x it converges faster for (8.17.4).  scipy.special has it,

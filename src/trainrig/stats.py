@@ -67,7 +67,7 @@ class Interval:
 
 
 def grouped(items: Iterable[Item], key: Callable[[Item], Key]) -> dict[Key, list[Item]]:
-    """The items by their key, in the order in which they come."""
+    """Return the items by their key, in the order in which they come."""
     groups: dict[Key, list[Item]] = {}
     for item in items:
         groups.setdefault(key(item), []).append(item)
@@ -75,12 +75,12 @@ def grouped(items: Iterable[Item], key: Callable[[Item], Key]) -> dict[Key, list
 
 
 def median(samples: Sequence[float]) -> float:
-    """The median; the mean of the middle two for an even number of samples."""
+    """Return the median; the mean of the middle two for an even number of samples."""
     return statistics.median(samples)
 
 
 def median_interval(samples: Sequence[float], confidence: float = CONFIDENCE) -> Interval:
-    """The narrowest symmetric order-statistic interval of the median.
+    """Return the narrowest symmetric order-statistic interval of the median.
 
     The interval between the k-th smallest and k-th largest of n samples holds
     the median with probability 1 - 2·P(Binomial(n, 1/2) < k).  Below six samples
@@ -93,7 +93,7 @@ def median_interval(samples: Sequence[float], confidence: float = CONFIDENCE) ->
 
 @lru_cache(maxsize=4096)
 def _median_rank(count: int, confidence: float) -> tuple[int, float]:
-    """The largest rank k whose interval reaches ``confidence``, and what it reaches.
+    """Return the largest rank k whose interval reaches ``confidence``, and what it reaches.
 
     Sums the lower tail from k = 0 upwards in whole numbers; beyond 1000 samples the
     normal approximation is exact to well under one rank.  Remembered, because the
@@ -150,7 +150,7 @@ def combine_attempts(
     two_sided: bool = False,
     prior: Scatter = NO_PRIOR,
 ) -> Combined:
-    """One value from several fresh workers.
+    """Return one value from several fresh workers.
 
     Noise only slows: the value is the median of the fastest that agree, noisy or not; where enough
     of them are quiet, of those.  These are ``required`` at least, all within ``agreement`` of
@@ -253,7 +253,7 @@ def _largest_agreement(attempts: Sequence[Attempt], required: int, agreement: fl
 
 
 def _agreeing(attempts: Sequence[Attempt], ordered: Sequence[int], agreement: float) -> list[int]:
-    """The first of some attempts in order, and those within ``agreement`` of it."""
+    """Return the first of some attempts in order, and those within ``agreement`` of it."""
     if not ordered:
         return []
     ceiling = attempts[ordered[0]].value / (1.0 - agreement)
@@ -272,7 +272,7 @@ def _disagreement(attempts: Sequence[Attempt], ordered: Sequence[int]) -> str:
 
 
 def launch_bound(work: Mapping[int, float]) -> tuple[int, int] | None:
-    """The sizes between which a time does not grow, first and last; None where it does.
+    """Return the sizes between which a time does not grow, first and last; None where it does.
 
     ``work`` maps a size that the work is proportional to (a batch) to its time, in
     any unit.  At least three neighbouring sizes, the last at least FLAT_GROWTH times
@@ -321,7 +321,7 @@ def compare(
     prior: Scatter = NO_PRIOR,
     margin: float = 0.0,
 ) -> Comparison:
-    """The ratio of two points from their workers' values, by Student's t on logarithms.
+    """Return the ratio of two points from their workers' values, by Student's t on logarithms.
 
     ``old`` and ``new`` hold one value a fresh worker (its median), in any unit,
     the same for both.  Values of workers scatter by a factor, not an amount, so
@@ -360,7 +360,7 @@ def compare_pairs(old: Sequence[float], new: Sequence[float]) -> Comparison:
 def compare_steps(
     old: Sequence[float], new: Sequence[float], amount: float, margin: float = 0.0
 ) -> Comparison:
-    """The ratio of two rates from the times of two trainings' steps, by Welch's t.
+    """Return the ratio of two rates from the times of two trainings' steps, by Welch's t.
 
     ``amount`` is the work of a step of ``new`` over that of ``old``; either side has an error of
     its own (`mean_step`).
@@ -373,7 +373,7 @@ def compare_steps(
 
 
 def _t_interval(shift: float, error: float, freedom: float, margin: float = 0.0) -> Comparison:
-    """A shift of logarithms, its standard error and degrees of freedom, by Student's t.
+    """Return a shift of logarithms, its standard error and degrees of freedom, by Student's t.
 
     The interval is widened by ``margin`` either way, and the p-value is of a shift beyond it.
     """
@@ -447,7 +447,7 @@ def judge_changes(
 def smallest_visible(
     comparison: Comparison, level: float = 1.0 - CONFIDENCE, margin: float = 0.0
 ) -> float:
-    """The smallest relative change that these data could have shown, beyond ``margin``.
+    """Return the smallest relative change that these data could have shown, beyond ``margin``.
 
     ``level`` is the p-value it would have had to reach: smaller where many points
     are compared.

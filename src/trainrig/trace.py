@@ -262,7 +262,7 @@ class _Launchers:
         return False
 
     def _operations_of(self, kernel: TraceEvent) -> list[TraceEvent]:
-        """The operation that launched a kernel, then those around it, innermost first."""
+        """Return the operation that launched a kernel, then those around it, innermost first."""
         call = self._calls.get(kernel.correlation) if kernel.correlation is not None else None
         identity = kernel.external_id
         if identity is None and call is not None:
@@ -289,7 +289,7 @@ def _is_of_another_group(group: str) -> bool:
 
 
 def _purpose(event: TraceEvent) -> str | None:
-    """``message``, ``collective``, or None where name and metadata do not tell."""
+    """Return ``message``, ``collective``, or None where name and metadata do not tell."""
     named = event.is_device_work or _EXCHANGE.match(event.name) is not None
     for text in (event.collective, event.name if named else ""):
         if _COLLECTIVE.search(text):
@@ -334,7 +334,7 @@ def _host_waits(events: Sequence[TraceEvent], step: Span, *, piped: bool) -> _Wa
 
 
 def _is_single_number(event: TraceEvent) -> bool:
-    """One number is summed: a norm, a loss."""
+    """Return one number is summed: a norm, a loss."""
     return bool(event.shapes) and all(prod(shape) == 1 for shape in event.shapes)
 
 

@@ -76,7 +76,7 @@ def parse_duration(text: str, name: str = "") -> float:
 
 
 def duration_text(seconds: float) -> str:
-    """A duration as `parse_duration` reads it: ``90s``, ``20m``, ``1.5h``, ``7d``."""
+    """Return a duration as `parse_duration` reads it: ``90s``, ``20m``, ``1.5h``, ``7d``."""
     for unit, size in (("d", DAY), ("h", 3600.0), ("m", 60.0), ("s", 1.0)):
         if seconds >= size and (seconds / size * 2.0).is_integer():
             return f"{seconds / size:g}{unit}"
@@ -84,7 +84,7 @@ def duration_text(seconds: float) -> str:
 
 
 def parse_count(text: str, most: int) -> int:
-    """A count or a number of bytes from 1 to ``most``: ``65536``, ``256MiB``, ``16Mi``.
+    """Return a count or a number of bytes from 1 to ``most``: ``65536``, ``256MiB``, ``16Mi``.
 
     Raises UsageError for anything else.
     """
@@ -122,7 +122,7 @@ def parse_length(text: str, name: str) -> int:
 
 
 def parse_quantity(text: str) -> tuple[float, str]:
-    """A rate and its unit: ``600TFLOPS`` is 6e14 FLOP/s, ``800 TOPS`` OP/s, ``3.2TB/s`` B/s.
+    """Return a rate and its unit: ``600TFLOPS`` is 6e14 FLOP/s, ``800 TOPS`` OP/s, ``3.2TB/s`` B/s.
 
     Raises UsageError for anything else, zero included.
     """
@@ -188,7 +188,7 @@ def format_count(number: float, digits: int = 3) -> str:
 
 
 def format_money(amount: float, currency: str) -> str:
-    """``34,000 CNY``; with cents below 100, with three digits that count below 0.1."""
+    """Return ``34,000 CNY``; with cents below 100, with three digits that count below 0.1."""
     size = abs(amount)
     decimals = 0 if size >= 100.0 or amount == round(amount) else 2
     if 0.0 < size < 0.1:
@@ -197,18 +197,18 @@ def format_money(amount: float, currency: str) -> str:
 
 
 def format_memory(num_bytes: float) -> str:
-    """A memory size with a binary prefix: ``24.0 GiB``."""
+    """Return a memory size with a binary prefix: ``24.0 GiB``."""
     return humanize.naturalsize(num_bytes, binary=True, format="%.1f")
 
 
 def format_share(fraction: float) -> str:
-    """A fraction as a percentage: ``0.873`` is ``87 %``, ``0.0123`` is ``1.2 %``."""
+    """Return a fraction as a percentage: ``0.873`` is ``87 %``, ``0.0123`` is ``1.2 %``."""
     percent = fraction * 100.0
     return f"{percent:.1f} %" if abs(percent) < 10.0 else f"{percent:.0f} %"
 
 
 def one_line(text: str) -> str:
-    """``text`` as it can be printed anywhere: no line breaks, no terminal's commands."""
+    """Return ``text`` as it can be printed anywhere: no line breaks, no terminal's commands."""
     return "".join(letter if letter.isprintable() else "?" for letter in text)
 
 
@@ -227,12 +227,12 @@ def _rounded(value: float, digits: int) -> float:
 
 
 def signed(value: float, unit: str) -> str:
-    """A difference with its sign: ``−51.0 TFLOPS``."""
+    """Return a difference with its sign: ``−51.0 TFLOPS``."""
     return ("−" if value < 0 else "+") + format_quantity(abs(value), unit)
 
 
 def signed_share(share: float) -> str:
-    """A relative difference with its sign: ``−31 %``.
+    """Return a relative difference with its sign: ``−31 %``.
 
     What is left of a whole is never called nothing: ``−99.8 %``.
     """
@@ -248,7 +248,7 @@ _MOST_DIGITS = 5
 
 
 def binary(value: float) -> str:
-    """A power of two as people write it: ``64 Ki``, ``16 Mi``; others are rounded."""
+    """Return a power of two as people write it: ``64 Ki``, ``16 Mi``; others are rounded."""
     for step, prefix in ((2**30, " Gi"), (2**20, " Mi"), (2**10, " Ki")):
         if value >= step:
             return f"{value / step:.4g}{prefix}"
@@ -256,7 +256,7 @@ def binary(value: float) -> str:
 
 
 def range_text(low: float, high: float, unit: str) -> str:
-    """``142 to 166 TFLOPS``; both with units where prefixes differ, one where alike."""
+    """Return ``142 to 166 TFLOPS``; both with units where prefixes differ, one where alike."""
     high_text = format_quantity(high, unit)
     return (
         high_text
@@ -266,7 +266,7 @@ def range_text(low: float, high: float, unit: str) -> str:
 
 
 def amount_of(value: float, ceiling: float, unit: str) -> str:
-    """``161 of 165 TFLOPS``; both with units where the prefixes differ."""
+    """Return ``161 of 165 TFLOPS``; both with units where the prefixes differ."""
     return _two_of_unit(value, "of", ceiling, unit)
 
 
@@ -277,22 +277,22 @@ def _two_of_unit(first: float, word: str, last: float, unit: str) -> str:
 
 
 def plain_name(key: str) -> str:
-    """A setting's name for people: ``batch_size`` is ``batch size``."""
+    """Return a setting's name for people: ``batch_size`` is ``batch size``."""
     return key.replace("_", " ")
 
 
 def plain_value(value: object) -> str:
-    """A setting's value for people: ``yes``, ``no``, ``none``, else as a file spells it."""
+    """Return a setting's value for people: ``yes``, ``no``, ``none``, else as a file spells it."""
     return {True: "yes", False: "no"}[value] if isinstance(value, bool) else str(value) or "none"
 
 
 def counted(number: int, noun: str) -> str:
-    """``1 run``, ``2 runs``."""
+    """Return ``1 run``, ``2 runs``."""
     return f"{number:,} {noun}{'' if number == 1 else 's'}"
 
 
 def device_text(model: str | None, index: int | None) -> str:
-    """``RTX 4090 #1``; a host, which has no index, is its model."""
+    """Return ``RTX 4090 #1``; a host, which has no index, is its model."""
     return str(model) if index is None else f"{model} #{index}"
 
 
@@ -303,7 +303,7 @@ def capital(text: str) -> str:
 
 
 def ranges(numbers: Iterable[int]) -> str:
-    """``0-3,8`` of rising numbers."""
+    """Return ``0-3,8`` of rising numbers."""
     runs: list[list[int]] = []
     for number in numbers:
         if runs and number == runs[-1][-1] + 1:

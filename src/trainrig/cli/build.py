@@ -32,7 +32,7 @@ def command() -> None:
 
 
 def read_list(file: Path, prices: Path | None, currency: str | None) -> Build:
-    """The build of a file, priced.  Raises DataError and UsageError."""
+    """Return the build of a file, priced.  Raises DataError and UsageError."""
     from trainrig.procure.parts_list import read_build
     from trainrig.procure.price_list import read_prices
 
@@ -47,7 +47,7 @@ def _described_build(
     volts: float | None,
     breaker_amps: float | None,
 ) -> Build:
-    """The build of a file, of options, or of a file in which options stand for tables."""
+    """Return the build of a file, of options, or of a file in which options stand for tables."""
     from trainrig.errors import UsageError
     from trainrig.procure.part_words import entries_of
     from trainrig.procure.parts_list import build_of, read_content

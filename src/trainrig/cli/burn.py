@@ -103,7 +103,7 @@ def command(
 
 @contextmanager
 def _live() -> Iterator[Look | None]:
-    """One line a device, drawn anew each second, where stderr is a terminal."""
+    """Return one line a device, drawn anew each second, where stderr is a terminal."""
     import os
     import sys
 

@@ -65,7 +65,7 @@ def command(old: Path | None, new: tuple[Path, ...], pages: Pages, as_json: bool
 
 
 def _chosen(old: Path | None, new: tuple[Path, ...]) -> tuple[Path, tuple[Path, ...]]:
-    """The runs that are compared, named or not.  Raises DataError where there are none."""
+    """Return the runs that are compared, named or not.  Raises DataError where there are none."""
     from trainrig.runner.chosen_runs import newest_like, newest_pair
 
     if old is None:

@@ -114,7 +114,7 @@ def command(
     from trainrig.report.cost_report import cost_document
 
     measured: Path | None = keys.pop("measured")
-    predicted, answer = _answers(keys, prices, currency, measured)
+    predicted, answer = _cost_answers(keys, prices, currency, measured)
     changed = changes(predicted, answer) if predicted is not None else []
 
     def content() -> dict[str, Any]:
@@ -126,10 +126,10 @@ def command(
     return EXIT_FINDING if late else EXIT_OK
 
 
-def _answers(
+def _cost_answers(
     keys: dict[str, Any], prices: Path | None, currency: str | None, measured: Path | None
 ) -> tuple[CostAnswer | None, CostAnswer]:
-    """The answer as predicted, where it is measured as well; and the one that holds."""
+    """Return the answer as predicted, where it is measured as well; and the one that holds."""
     from trainrig.catalog import peak
     from trainrig.catalog.servers import find_server
     from trainrig.procure.ownership import ask_costs
@@ -138,7 +138,7 @@ def _answers(
 
     values = {name: value for name, value in keys.items() if value is not None}
     tokens, days = values.pop("tokens", None), values.pop("days", None)
-    numbers, money, power, cards = _priced(values, prices, currency)
+    numbers, money, power, cards = _with_prices(values, prices, currency)
     hourly = {name: values.pop(name) for name in tuple(values) if name.endswith("_hour")}
     failures = _failures(values)
     values = one_machine(chip=(), cluster=(), **values)
@@ -175,7 +175,7 @@ def _answers(
     if measured is None:
         _check_days(rate, tokens, days, values)
         return None, answer(rate)
-    measured_rate_of_run = _measured(measured, values.get("model", ""), rate)
+    measured_rate_of_run = _measured_rate(measured, values.get("model", ""), rate)
     nodes = numbers.get("machines") or math.ceil(
         measured_rate_of_run.gpus / (per_machine or measured_rate_of_run.gpus)
     )
@@ -202,10 +202,10 @@ def _check_days(
         )
 
 
-def _priced(
+def _with_prices(
     values: dict[str, Any], prices: Path | None, currency: str | None
 ) -> tuple[dict[str, Any], str, Power | None, int]:
-    """The terms that a list of parts, a price list or options state, out of ``values``.
+    """Return the terms that a list of parts, a price list or options state, out of ``values``.
 
     With them their currency, the power of a list's parts where no watts are given, and how many
     cards a list has.
@@ -246,7 +246,7 @@ _TERMS = (
 )
 
 
-def _measured(run: Path, model: str, predicted: TrainingRate | None) -> TrainingRate:
+def _measured_rate(run: Path, model: str, predicted: TrainingRate | None) -> TrainingRate:
     """Return the rate that a run measured, with predicted watts where it read none."""
     from trainrig.procure.training_rate import measured_rate
     from trainrig.store import read_run

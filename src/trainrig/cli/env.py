@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 def _systems() -> list[str]:
-    """Names alone, read without checking the table: help is shown at once."""
+    """Return names alone, read without checking the table: help is shown at once."""
     import tomllib
 
     import trainrig
@@ -88,7 +88,7 @@ def command(as_json: bool, out: Path | None, **given: Any) -> int:
 
 
 def _target(given: dict[str, Any]) -> InstallTarget:
-    """The machine here, or the one that options name."""
+    """Return the machine here, or the one that options name."""
     from trainrig.install.choose import target_here, target_named
     from trainrig.machine import inspect
     from trainrig.machine.snapshot import value_or

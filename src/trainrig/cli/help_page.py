@@ -67,12 +67,12 @@ class TranslatedPage(click.HelpFormatter):
 
 
 def paragraphs(text: str) -> list[str]:
-    """The paragraphs of a help text, as click tells them apart."""
+    """Return the paragraphs of a help text, as click tells them apart."""
     return re.split(r"\n\s*\n", inspect.cleandoc(text).partition("\f")[0].strip("\n"))
 
 
 def option_text(text: str) -> str:
-    """An option's help, and the default that ends it, each looked up by itself."""
+    """Return an option's help, and the default that ends it, each looked up by itself."""
     if (match := DEFAULT.fullmatch(text)) is None:
         return translate(text)
     text_shown = translate(f"{match['text']}.")

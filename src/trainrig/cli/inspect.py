@@ -58,7 +58,7 @@ def command(as_json: bool, wait: float) -> None:
 
 @contextmanager
 def _wait_note(patience: float) -> Iterator[None]:
-    """A line on stderr where the machine does not answer at once."""
+    """Return a line on stderr where the machine does not answer at once."""
     words = f"waiting for the machine's drivers, up to {patience:g} s"
     timer = Timer(_SILENCE_S, click.echo, [words], {"err": True})
     timer.daemon = True

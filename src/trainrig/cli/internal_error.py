@@ -34,7 +34,7 @@ def report_crash(error: BaseException) -> int:
 
 
 def _first_line(error: BaseException) -> str:
-    """``TypeError: ...`` in one line without control characters."""
+    """Return ``TypeError: ...`` in one line without control characters."""
     text = f"{type(error).__name__}: {error}".partition("\n")[0]
     return "".join(c if c.isprintable() else "?" for c in text)[:300]
 
@@ -62,7 +62,7 @@ def _version(name: str) -> str:
 
 
 def _without_names(text: str) -> str:
-    """The home folder, the user and the host by what they are."""
+    """Return the home folder, the user and the host by what they are."""
     named = ((_home(), "~"), (platform.node(), "HOST"), (os.environ.get("USER"), "USER"))
     for name, word in named:
         if name and len(name) > 3 and name != "root":
@@ -71,7 +71,7 @@ def _without_names(text: str) -> str:
 
 
 def _home() -> str:
-    """The user's home folder; empty where HOME is not set and the user is not in passwd."""
+    """Return the user's home folder; empty where HOME is not set and the user is not in passwd."""
     try:
         return str(Path.home())
     except RuntimeError:
@@ -79,7 +79,7 @@ def _home() -> str:
 
 
 def _write(text: str) -> Path | None:
-    """A file of this user's own, in its state folder or else among temporary ones."""
+    """Return a file of this user's own, in its state folder or else among temporary ones."""
     home = _home()
     state = os.environ.get("XDG_STATE_HOME") or (home and f"{home}/.local/state")
     stem = time.strftime("crash-%Y%m%dT%H%M%SZ-", time.gmtime())

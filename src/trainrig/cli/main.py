@@ -105,7 +105,7 @@ class LazyGroup(click.Group):
     """A group whose commands live in ``trainrig.cli.<verb>``, as ``command``."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:
-        """The verbs, in the order in which people meet them."""
+        """Return the verbs, in the order in which people meet them."""
         return list(VERBS)
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
@@ -167,7 +167,7 @@ def _unknown_verb(word: str) -> TrainrigError:
 
 
 def _language_first(ctx: click.Context, args: list[str]) -> list[str]:
-    """The arguments with ``--lang`` and its value in front."""
+    """Return the arguments with ``--lang`` and its value in front."""
     language: list[str] = []
     others: list[str] = []
     words = iter(args)

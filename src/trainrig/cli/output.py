@@ -106,7 +106,7 @@ def print_error(message: str, hint: str | None, exit_code: int) -> None:
 
 
 def _verb_name() -> str:
-    """The verb that runs, its words joined by dashes: ``build-check``."""
+    """Return the verb that runs, its words joined by dashes: ``build-check``."""
     at = click.get_current_context(silent=True)
     words = []
     while at is not None:
@@ -147,7 +147,7 @@ def prepare_streams() -> None:
 
 
 def console() -> Console:
-    """A rich console on stdout that leaves a broken pipe to the caller.
+    """Return a rich console on stdout that leaves a broken pipe to the caller.
 
     rich's own ends the process with exit code 1, which here means a finding.
     """

@@ -181,7 +181,7 @@ _OF_CASES = ("--cases", "--simulate", "--json")
 
 
 def _given(ctx: click.Context) -> list[str]:
-    """The options of the verb that stand on the command line."""
+    """Return the options of the verb that stand on the command line."""
     return [
         parameter.opts[0]
         for parameter in ctx.command.params

@@ -231,7 +231,7 @@ FLAGS = ("sequence_parallel", "optimizer_in_backward", "offload_checkpoints", "f
 def machines(
     on: Sequence[str], chip: Sequence[Path], cluster: Sequence[Path], **others: Any
 ) -> list[dict[str, Any]]:
-    """The options that were given, once for each machine, flags as the numbers of a layout.
+    """Return the options that were given, once for each machine, flags as the numbers of a layout.
 
     Raises UsageError for a file that is not named as TOML.
     """

@@ -21,7 +21,7 @@ _CLEAR_LINE = "\r\x1b[2K"
 
 
 def on_stderr() -> Watcher:
-    """A watcher that prints results as they come; on a terminal also what runs now."""
+    """Return a watcher that prints results as they come; on a terminal also what runs now."""
     live = sys.stderr.isatty() and os.environ.get("TERM") != "dumb"
 
     columns = 80
@@ -37,11 +37,11 @@ def on_stderr() -> Watcher:
                     columns = os.get_terminal_size(sys.stderr.fileno()).columns
                 time_left = translate(f"{event.left:.0f} s left, ") if event.left else ""
                 line = cut(count + time_left + translate(event.text), max(20, columns - 1))
-                _say(_CLEAR_LINE + line, nl=False)
+                _print_progress(_CLEAR_LINE + line, nl=False)
             return
         clear = _CLEAR_LINE if live else ""
         prefix = "== " if event.level == "stage" else count
-        _say(clear + prefix + translate(event.text))
+        _print_progress(clear + prefix + translate(event.text))
 
     return watch
 
@@ -49,10 +49,10 @@ def on_stderr() -> Watcher:
 def clear() -> None:
     """Remove what runs now from the terminal, before an answer is printed."""
     if sys.stderr.isatty():
-        _say(_CLEAR_LINE, nl=False)
+        _print_progress(_CLEAR_LINE, nl=False)
 
 
-def _say(text: str, *, nl: bool = True) -> None:
+def _print_progress(text: str, *, nl: bool = True) -> None:
     """Print progress; that stderr is closed or its disk full must never fail the run."""
     with suppress(OSError):
         click.echo(text, err=True, nl=nl)

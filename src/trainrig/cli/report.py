@@ -91,7 +91,7 @@ def _gather(views: list[RunView], files: dict[str, Path | None]) -> bool:
 
 
 def read_view(path: Path) -> RunView:
-    """The run at ``path``, judged as far as it can be read.  Raises DataError."""
+    """Return the run at ``path``, judged as far as it can be read.  Raises DataError."""
     from trainrig.runner.view import judged_view
     from trainrig.store import read_what_is_left
 

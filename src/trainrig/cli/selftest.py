@@ -60,12 +60,12 @@ def command(
         answer(as_json, lambda: {"faults": rows}, lambda: listed(faults), schema="selftest-list")
         return EXIT_OK
     seed = random.SystemRandom().randrange(10**6) if seed is None else seed
-    result = run_all(only, clean_runs, watch=_say, seed=seed)
+    result = run_all(only, clean_runs, watch=_print_caught, seed=seed)
     answer(as_json, result.to_dict, lambda: selftest_document(result))
     return EXIT_OK if result.is_sound else EXIT_FINDING
 
 
-def _say(event: object) -> None:
+def _print_caught(event: object) -> None:
     """Print a missed fault at once; on a terminal also a caught one."""
     import sys
 

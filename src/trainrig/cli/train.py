@@ -262,7 +262,7 @@ def command(
 def _given(
     keys: dict[str, Any], batch_size: str | None, checkpoint_interval: float | None
 ) -> dict[str, Any]:
-    """The keys of an experiment that the command line gives."""
+    """Return the keys of an experiment that the command line gives."""
     settings = {name: value for name, value in keys.items() if value not in (None, ())}
     settings |= {
         name: str(settings[name]) for name in ("data", "init", "python") if name in settings

@@ -247,7 +247,7 @@ def rows(group: str, *listed: tuple[str, Any, str, str]) -> tuple[Decorator, ...
 
 
 def options(*groups: Iterable[Decorator]) -> Decorator:
-    """All options of some groups, in their order."""
+    """Return all options of some groups, in their order."""
 
     def decorate(command: Any) -> Any:
         for group in reversed(groups):
@@ -315,7 +315,7 @@ class Pages:
 
 
 def _with_pages(command: Any) -> Any:
-    """A command that gets the three options as one value, ``pages``."""
+    """Return a command that gets the three options as one value, ``pages``."""
 
     @wraps(command)
     def gathered(
@@ -402,7 +402,7 @@ _NUMBER = re.compile(r"-?\d+(\.\d*)?|-?\.\d+")
 
 
 def budget(default: str, help: str, *, group: str = "") -> Decorator:  # noqa: A002
-    """``--budget``: how long a verb may take, spelled so by every verb that takes time.
+    """Return ``--budget``: how long a verb may take, spelled so by every verb that takes time.
 
     Args:
         default: As it is typed: ``4m``.
@@ -417,7 +417,7 @@ def budget(default: str, help: str, *, group: str = "") -> Decorator:  # noqa: A
 
 
 def json_option(text: str = "One JSON object on stdout.") -> Decorator:
-    """``--json``, which every verb has."""
+    """Return ``--json``, which every verb has."""
     return option("--json", "as_json", is_flag=True, help=text)
 
 
@@ -437,7 +437,7 @@ class Names:
 
 
 def chip_names() -> list[str]:
-    """The catalog's chips, dashes for spaces: the shells would split a name at its spaces.
+    """Return the catalog's chips, dashes for spaces: the shells would split a name at its spaces.
 
     Reading and checking the whole catalog takes five times as long as finding its names.
     """
@@ -462,7 +462,7 @@ def complete_runs(_: click.Context, __: click.Parameter, typed: str) -> list[Com
 
 
 def names_in(module: str, table: str) -> Names:
-    """The names that a table of a module holds, as ``workload.layout``'s OPTIMIZERS."""
+    """Return the names that a table of a module holds, as ``workload.layout``'s OPTIMIZERS."""
     return Names(lambda: list(getattr(importlib.import_module(f"trainrig.{module}"), table)))
 
 

@@ -434,7 +434,7 @@ def _can_hold(text: str, pieces: Sequence[str]) -> bool:
 
 
 def _parts(text: str, mark: str) -> Iterator[str]:
-    """The text between marks that stand in no brackets."""
+    """Yield the text between marks that stand in no brackets."""
     depth, start, n = 0, 0, 0
     while n < len(text):
         if text[n] in "([{":

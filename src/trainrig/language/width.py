@@ -62,12 +62,12 @@ def unbroken(text: str) -> Iterator[str]:
 
 
 def cut(text: str, columns: int) -> str:
-    """The beginning of the text that takes at most so many columns."""
+    """Return the beginning of the text that takes at most so many columns."""
     while width(text) > columns:
         text = text[: min(columns, len(text) - 1)]
     return text
 
 
 def padded(text: str, columns: int) -> str:
-    """The text with spaces behind it, so many columns wide or wider."""
+    """Return the text with spaces behind it, so many columns wide or wider."""
     return text + " " * max(0, columns - width(text))

@@ -50,13 +50,13 @@ _WORDS = {"ok": "holds", "warning": "close", "error": "broken", "unknown": "cann
 
 
 def build_document(report: BuildReport) -> Document:
-    """A parts list: legal or not, what is not in order, the parts and all arithmetic."""
+    """Return a parts list: legal or not, what is not in order, the parts and all arithmetic."""
     build = report.build
     errors = [check for check in report.findings if check.severity == "error"]
     reason = (
         "; ".join(f"{e.message or e.arithmetic} ({e.rule})" for e in errors)
         if errors
-        else _held(report)
+        else _rules_text(report)
     )
     blocks: list[Block] = [
         Badge(
@@ -105,7 +105,7 @@ def _badge(report: BuildReport) -> str:
 
 
 def finding_item(check: Check) -> Item:
-    """A rule that is broken or close, with its arithmetic."""
+    """Return a rule that is broken or close, with its arithmetic."""
     text = f"{capital(check.message)}: {check.arithmetic}" if check.message else check.arithmetic
     return Item(text=text, fix=check.fix, label=check.rule, tone=_TONES[check.severity])
 
@@ -148,7 +148,7 @@ def _facts(report: BuildReport) -> Iterator[tuple[str, str]]:
         yield "nearest limit", f"{report.tightest.rule}, {format_share(report.tightest.used)} used"
 
 
-def _held(report: BuildReport) -> str:
+def _rules_text(report: BuildReport) -> str:
     held_rules = {check.rule for check in report.checks} - {
         check.rule for check in report.not_known
     }
@@ -162,7 +162,7 @@ def _held(report: BuildReport) -> str:
 _DOUBT = "A part with (?) lacks a figure that a rule compares."
 
 
-def _doubt(item: PartCount) -> str:
+def _doubt_mark(item: PartCount) -> str:
     from trainrig.procure.parts import unknown_fields
 
     return " (?)" if unknown_fields(item.part) else ""
@@ -174,20 +174,18 @@ def _parts_table(report: BuildReport) -> Table:
     def amount(item: PartCount) -> str:
         return "" if item.price is None else f"{item.price * item.count:,.0f}"
 
-    rows = table(
+    total = Line(("", "all", "", "", f"{build.total or 0.0:,.0f}", ""), "strong")
+    return table(
         build.items,
         words("kind", lambda item: "PC case" if item.kind == "case" else item.kind),
-        words("part", lambda item: item.part.name + _doubt(item)),
+        words("part", lambda item: item.part.name + _doubt_mark(item)),
         column("count", lambda item: str(item.count)),
         column("each", lambda item: "" if item.price is None else f"{item.price:,.0f}"),
         column(build.currency or "price", amount),
         words("price from", lambda item: Cell(item.priced, "dim")),
-        notes=[_DOUBT] if any(map(_doubt, build.items)) else [],
+        notes=[_DOUBT] if any(map(_doubt_mark, build.items)) else [],
+        sums=[] if build.total is None else [total],
     )
-    if build.total is None:
-        return rows
-    total = Line(("", "all", "", "", f"{build.total:,.0f}", ""), "strong")
-    return Table(rows.columns, (*rows.rows, total), rows.title, rows.notes)
 
 
 def _checks_table(report: BuildReport) -> Table:
@@ -226,7 +224,7 @@ def part_document(part: Part) -> Document:
 
 
 def suggestions_document(suggestions: Suggestions) -> Document:
-    """The best builds: what they do, cost and wait for; and the parts of each."""
+    """Return the best builds: what they do, cost and wait for; and the parts of each."""
     budget = format_money(suggestions.budget, suggestions.currency)
     title = (
         f"{counted(len(suggestions.builds), 'build')} for {budget}, "

@@ -64,7 +64,7 @@ def _work_table(device_points: Sequence[Shown], baselines: Sequence[Record]) -> 
 
 
 def _memory(point: BurnPoint) -> str:
-    """``22.1 GiB of 22.8 GiB``, of the part that tests memory."""
+    """Return ``22.1 GiB of 22.8 GiB``, of the part that tests memory."""
     held_bytes, wanted = point.number("memory_bytes"), point.number("memory_wanted_bytes")
     return f"{format_memory(held_bytes)} of {format_memory(wanted)}" if wanted else ""
 
@@ -91,7 +91,7 @@ def _state(device_point: Shown) -> doc.Cell:
 
 
 def _expected(point: BurnPoint, baselines: Sequence[Record]) -> str:
-    """``146 TFLOPS published; 89 % of the claim``."""
+    """Return ``146 TFLOPS published; 89 % of the claim``."""
     words = []
     values = [record.value for record in _published(point, baselines) if record.value]
     if values:
@@ -124,7 +124,7 @@ def _sources(device_points: Sequence[Shown], baselines: Sequence[Record]) -> Ite
 
 
 def _sensors(devices: Sequence[BurnDevice]) -> Iterator[doc.Block]:
-    """A table of what sensors said; of devices without any a sentence."""
+    """Yield a table of what sensors said; of devices without any a sentence."""
     known = [d for d in devices if d.temperature_c or d.power_w or d.clock_hz or d.energy_j]
     if known:
         yield _sensor_table(devices)
@@ -163,7 +163,7 @@ def _sensor_table(devices: Sequence[BurnDevice]) -> doc.Table:
 
 
 def _rates(view: RunView) -> Iterator[doc.Figure]:
-    """A chart a part: the rate of each device over time."""
+    """Yield a chart a part: the rate of each device over time."""
     rows = view.series.get(WORK, ())
     start = telemetry_start((*view.series.get(TELEMETRY, ())[:1], *rows[:1]))
     parts = dict.fromkeys((str(row.get("part")), str(row.get("unit"))) for row in rows)
@@ -197,7 +197,7 @@ class Burning(Protocol):
 
 
 def burn_table(states: Sequence[Burning]) -> Table:
-    """The table of this moment."""
+    """Return the table of this moment."""
     from rich.table import Table
 
     table = Table(box=None, pad_edge=False)
@@ -210,7 +210,7 @@ def burn_table(states: Sequence[Burning]) -> Table:
 
 
 def burn_line(state: Burning) -> tuple[str, ...]:
-    """The cells of one device; what no sensor tells is a dash."""
+    """Return the cells of one device; what no sensor tells is a dash."""
     rate = "-" if state.rate is None else format_quantity(state.rate, state.unit)
     heat = "-" if state.temperature_c is None else f"{state.temperature_c:.0f} °C"
     power = "-" if state.power_w is None else f"{state.power_w:.0f} W"

@@ -45,7 +45,7 @@ LIST_UNITS = (
 
 
 def list_document(chips: Sequence[Chip]) -> Document:
-    """One table per vendor: the figures that people ask for first, in LIST_UNITS."""
+    """Return one table per vendor: the figures that people ask for first, in LIST_UNITS."""
     vendors = dict.fromkeys(chip.vendor for chip in chips)
     tables = tuple(_vendor_table(name, [c for c in chips if c.vendor == name]) for name in vendors)
     return Document(title="chips", blocks=(*tables, Section("Units", (Paragraph(LIST_UNITS),))))
@@ -53,7 +53,7 @@ def list_document(chips: Sequence[Chip]) -> Document:
 
 def _vendor_table(vendor: str, chips: Sequence[Chip]) -> Table:
     def number(cell: str) -> str:
-        """The cell without its unit, which stands in the heading; doubt stays."""
+        """Return the cell without its unit, which stands in the heading; doubt stays."""
         return cell.partition(" ")[0] + (DOUBT if " " in cell and cell.endswith(DOUBT) else "")
 
     def field(name: str, head: str) -> Shown[Chip]:
@@ -148,7 +148,9 @@ def _per_watt_row(chips: Sequence[Chip]) -> _Row:
     for chip in chips:
         half = peak(chip, "bf16") or peak(chip, "fp16")
         per_watt = half.rate / chip.board.tdp if half and chip.board.tdp else None
-        doubt = (_doubt(chip, half.field) or _doubt(chip, "tdp")) if half and per_watt else ""
+        doubt = (
+            (_doubt_mark(chip, half.field) or _doubt_mark(chip, "tdp")) if half and per_watt else ""
+        )
         cells.append(f"{per_watt / 1e12:.3g} TFLOPS/W{doubt}" if per_watt else "")
         figures.append(per_watt)
     return "16 bit for each watt", cells, figures
@@ -214,7 +216,7 @@ def _sources(chips: Sequence[Chip]) -> Iterator[Block]:
 
 
 def models_document(shapes: Iterable[ModelShape]) -> Document:
-    """The models that are known by name, in numbers."""
+    """Return the models that are known by name, in numbers."""
     listed = table(
         shapes,
         column("model", lambda shape: shape.name, kind="code"),
@@ -234,18 +236,18 @@ def _field(name: str) -> Field:
 
 def _cell(chip: Chip, field: Field) -> str:
     value = CHIP_KEYS.get(chip, field.name)
-    return "" if value in (None, ()) else shown(field, value) + _doubt(chip, field.name)
+    return "" if value in (None, ()) else shown(field, value) + _doubt_mark(chip, field.name)
 
 
 def _peak_cell(chip: Chip, peak: Peak | None) -> str:
     if peak is None:
         return ""
-    return peak_text(peak) + _doubt(chip, peak.field)
+    return peak_text(peak) + _doubt_mark(chip, peak.field)
 
 
-def _doubt(chip: Chip, name: str) -> str:
+def _doubt_mark(chip: Chip, name: str) -> str:
     return "" if chip.provenance[name].verified else DOUBT
 
 
 def _origin(chip: Chip, name: str) -> str:
-    return chip.provenance[name].source.key + _doubt(chip, name)
+    return chip.provenance[name].source.key + _doubt_mark(chip, name)

@@ -60,7 +60,7 @@ _CHANGES: dict[Change, tuple[str, doc.Tone]] = {
 
 
 def headline(comparison: RunComparison) -> str:
-    """``1 worse, 2 better, 5 the same, 12 cannot tell; 3 not judged``."""
+    """Return ``1 worse, 2 better, 5 the same, 12 cannot tell; 3 not judged``."""
     num_left = len(comparison.unjudged) + len(comparison.side_by_side)
     counts = _counts(comparison.count) or "nothing was compared"
     return counts + (f"; {num_left} not judged" if num_left else "")
@@ -75,7 +75,7 @@ def comparison_document(comparison: RunComparison) -> doc.Document:
     """The whole comparison of two runs; a page begins with what came out, text ends with it."""
     names = doc.Facts((("old", comparison.old), ("new", comparison.new)))
     blocks: list[doc.Block] = [
-        doc.Group("page", (doc.Group("card", (*_head(comparison), names)),)),
+        doc.Group("page", (doc.Group("card", (*_first_blocks(comparison), names)),)),
         doc.Group("text", (names,)),
         *_difference_table([comparison.differences]),
     ]
@@ -105,16 +105,16 @@ def comparison_document(comparison: RunComparison) -> doc.Document:
     return doc.Document(title=title, blocks=tuple(blocks))
 
 
-def _head(comparison: RunComparison) -> Iterator[doc.Block]:
+def _first_blocks(comparison: RunComparison) -> Iterator[doc.Block]:
     """Outcome, counts, the change of each benchmark, and what changed most."""
     word, tone = _outcome(comparison)
     yield doc.Badge("New run against old run", word, headline(comparison), tone)
-    decided = _moved(comparison.judged)
+    decided = _changed_cases(comparison.judged)
     trained = comparison.trainings.compared if comparison.trainings else ()
     if decided:
         most = max(decided, key=_weight)
-        yield doc.Paragraph(f"Changed most: {_changed(most)}.", "strong")
-    elif ratios := _moved(trained):
+        yield doc.Paragraph(f"Changed most: {_change_text(most)}.", "strong")
+    elif ratios := _changed_cases(trained):
         far = max(ratios, key=lambda judged_case: abs(math.log(judged_case.ratio or 1.0)))
         yield doc.Paragraph(
             f"Changed most: {far.name}, {signed_share((far.ratio or 1.0) - 1.0)}.", "strong"
@@ -137,14 +137,14 @@ def _head(comparison: RunComparison) -> Iterator[doc.Block]:
         yield doc.Findings(tuple(items_by_case.values())[:_MOST_TILES], "Largest changes")
 
 
-def _moved(compared: Sequence[_Compared]) -> list[_Compared]:
+def _changed_cases(compared: Sequence[_Compared]) -> list[_Compared]:
     """Return the cases that got better or worse."""
     return [change for change in compared if change.change in (Change.WORSE, Change.BETTER)]
 
 
 def _change_item(judged: Judged, run: str = "") -> doc.Item:
     label = run + signed_share(judged.decisive_ratio - 1.0)
-    return doc.Item(text=_changed(judged), label=label, tone=_CHANGES[judged.change][1])
+    return doc.Item(text=_change_text(judged), label=label, tone=_CHANGES[judged.change][1])
 
 
 def _weight(judged: Judged) -> tuple[bool, float, float]:
@@ -168,17 +168,17 @@ _OUTCOMES: tuple[tuple[Change, str, doc.Tone], ...] = (
 )
 
 
-def _changed(judged: Judged) -> str:
-    """``matmul bf16 4096³ on RTX 4090 #0: 157 TFLOPS → 132 TFLOPS``."""
+def _change_text(judged: Judged) -> str:
+    """Return ``matmul bf16 4096³ on RTX 4090 #0: 157 TFLOPS → 132 TFLOPS``."""
     record = judged.pair.record
     where = f" on {record.device}" if record.device else ""
     where += f" #{record.device_index}" if record.device_index is not None else ""
     moved = f"{_value(judged.pair.old)} → {_value(judged.pair.new)}"
-    return f"{_label(record)}{where}: {moved}{_behind(judged)}"
+    return f"{_label(record)}{where}: {moved}{_behind_text(judged)}"
 
 
-def _behind(judged: Judged) -> str:
-    """``, 4.1 % behind its siblings``; empty where its own change was judged."""
+def _behind_text(judged: Judged) -> str:
+    """Return ``, 4.1 % behind its siblings``; empty where its own change was judged."""
     if judged.behind_siblings is None:
         return ""
     share = 1.0 - judged.gain  # a longer time is behind, too
@@ -186,14 +186,14 @@ def _behind(judged: Judged) -> str:
 
 
 def comparisons_document(comparisons: Sequence[RunComparison]) -> doc.Document:
-    """One run against its baseline; or several, each against the same one, in one table."""
+    """Return one run against its baseline; or several, each against the same one, in one table."""
     if len(comparisons) == 1:
         return comparison_document(comparisons[0])
     base = comparisons[0].old
     names = tuple((str(n), comparison.new) for n, comparison in enumerate(comparisons, start=1))
     runs = doc.Facts((("baseline", base), *names))
     blocks: list[doc.Block] = [
-        doc.Group("page", (doc.Group("card", (*_several_head(comparisons), runs)),)),
+        doc.Group("page", (doc.Group("card", (*_runs_first_blocks(comparisons), runs)),)),
         doc.Group("text", (runs,)),
         table(
             enumerate(comparisons, start=1),
@@ -212,12 +212,12 @@ def comparisons_document(comparisons: Sequence[RunComparison]) -> doc.Document:
             blocks.append(
                 doc.Section(f"Experiments of {number}", (*_training_tables(comparison.trainings),))
             )
-    blocks += _several_tables(comparisons)
+    blocks += _runs_tables(comparisons)
     blocks.append(doc.Paragraph(RULE, "dim"))
     return doc.Document(title=f"{len(comparisons)} runs against {base}", blocks=tuple(blocks))
 
 
-def _several_head(comparisons: Sequence[RunComparison]) -> Iterator[doc.Block]:
+def _runs_first_blocks(comparisons: Sequence[RunComparison]) -> Iterator[doc.Block]:
     """Yield the runs that are worse than their baseline, and by how much."""
     outcomes = [_outcome(comparison)[0] for comparison in comparisons]
     counts = Counter(outcomes)
@@ -236,11 +236,11 @@ def _several_head(comparisons: Sequence[RunComparison]) -> Iterator[doc.Block]:
     decided = [
         (max(moved, key=_weight), number)
         for number, comparison in enumerate(comparisons, start=1)
-        if (moved := _moved(comparison.judged))
+        if (moved := _changed_cases(comparison.judged))
     ]
     decided.sort(key=lambda pair: _weight(pair[0]), reverse=True)
     if decided:
-        yield doc.Paragraph(f"Changed most: {_changed(decided[0][0])}.", "strong")
+        yield doc.Paragraph(f"Changed most: {_change_text(decided[0][0])}.", "strong")
     yield doc.Tiles(tuple(tiles))
     if decided:
         items = tuple(_change_item(far, f"{number}: ") for far, number in decided[:_MOST_TILES])
@@ -250,8 +250,8 @@ def _several_head(comparisons: Sequence[RunComparison]) -> Iterator[doc.Block]:
 _ENDS = (*_OUTCOMES, (Change.CANNOT_TELL, "CANNOT TELL", "warn"))
 
 
-def _several_tables(comparisons: Sequence[RunComparison]) -> Iterator[doc.Table]:
-    """A line a case, a column a run: its value, and below it the change where it is one."""
+def _runs_tables(comparisons: Sequence[RunComparison]) -> Iterator[doc.Table]:
+    """Yield a line a case, a column a run: its value, and below it the change where it is one."""
     judged: dict[tuple[object, ...], dict[int, Judged]] = {}
     for number, comparison in enumerate(comparisons):
         for judged_case in comparison.judged:
@@ -266,7 +266,7 @@ def _several_tables(comparisons: Sequence[RunComparison]) -> Iterator[doc.Table]
     names = name_devices(groups)
 
     def run(number: int) -> doc.Shown[dict[int, Judged]]:
-        return column(str(number + 1), lambda by_run: by_run.get(number), _several_cell)
+        return column(str(number + 1), lambda by_run: by_run.get(number), _run_change_cell)
 
     for device, by_run in groups.items():
         shown_lines = [
@@ -293,13 +293,13 @@ def _device_of(judged: Judged) -> tuple[str | None, int | None]:
     return judged.pair.record.device, judged.pair.record.device_index
 
 
-def _several_cell(judged: Judged) -> doc.Cell:
+def _run_change_cell(judged: Judged) -> doc.Cell:
     word, tone = _CHANGES[judged.change]
     change = signed_share(judged.comparison.ratio - 1.0)
     return doc.Cell(
         _value(judged.pair.new),
-        tone if _moved([judged]) else "",
-        change if judged.change is Change.SAME else f"{change} {word}{_behind(judged)}",
+        tone if _changed_cases([judged]) else "",
+        change if judged.change is Change.SAME else f"{change} {word}{_behind_text(judged)}",
     )
 
 
@@ -348,7 +348,7 @@ def _difference_table(
 def _reasons(
     head: str, pairs: Iterable[tuple[str, str]], title: str, reason: str = "reason"
 ) -> Iterator[doc.Table]:
-    """A table of what, and why; none where there is nothing."""
+    """Yield a table of what, and why; none where there is nothing."""
     rows = list(pairs)
     if rows:
         yield table(
@@ -416,7 +416,7 @@ def _training_numbers(pairs: Sequence[tuple[TrainingResult, TrainingResult]]) ->
 
 
 def _verdicts(old: TrainingResult, new: TrainingResult) -> str:
-    """``skipped``, or ``passed → failed``."""
+    """Return ``skipped``, or ``passed → failed``."""
     return " → ".join(dict.fromkeys(training.row_verdict for training in (old, new)))
 
 
@@ -437,18 +437,18 @@ def _judged_tables(judged: Sequence[Judged]) -> Iterator[doc.Table]:
         yield table(
             (case for case in cases if not _hardly_moved(case)),
             words("", lambda case: doc.Cell(str(case.change), _CHANGES[case.change][1])),
-            words("case", lambda case: _label(case.pair.record) + _behind(case)),
+            words("case", lambda case: _label(case.pair.record) + _behind_text(case)),
             column("old", lambda case: _value(case.pair.old)),
             column("new", lambda case: _value(case.pair.new)),
             column("change", lambda case: signed_share(case.comparison.ratio - 1.0)),
             column("ratio, 95 %", _interval_text),
             title=names[device, index] + (f", {count} at once" if count > 1 else ""),
-            notes=_counted([case for case in cases if _hardly_moved(case)]),
+            notes=_counted_changes([case for case in cases if _hardly_moved(case)]),
         )
 
 
 def _interval_text(judged: Judged) -> str:
-    """The interval of the ratio, new over old: ``0.93–0.97``."""
+    """Return the interval of the ratio, new over old: ``0.93–0.97``."""
     interval = judged.comparison.interval
     return f"{interval.low:.2f}–{interval.high:.2f}"
 
@@ -458,8 +458,8 @@ def _hardly_moved(judged: Judged) -> bool:
     return judged.change is Change.SAME or (judged.change is Change.CANNOT_TELL and within)
 
 
-def _counted(judged: Sequence[Judged]) -> Iterator[str]:
-    """``30 cannot tell: moved by 1.0 % at most; could see 2.8 % to 14 %``."""
+def _counted_changes(judged: Sequence[Judged]) -> Iterator[str]:
+    """Yield ``30 cannot tell: moved by 1.0 % at most; could see 2.8 % to 14 %``."""
     for change in (Change.CANNOT_TELL, Change.SAME):
         smallest_changes = sorted(case.smallest_visible for case in judged if case.change is change)
         if smallest_changes:
@@ -473,7 +473,7 @@ def _counted(judged: Sequence[Judged]) -> Iterator[str]:
 
 
 def _unjudged(pairs: Iterable[Pair]) -> Iterator[tuple[str, str]]:
-    """One row a reason; cases whose reasons differ in their numbers alone are counted."""
+    """Yield one row a reason; cases whose reasons differ in their numbers alone are counted."""
     for group in grouped(pairs, lambda pair: _NUMBERS.sub("", pair.reason)).values():
         more = f" and {len(group) - 1} more" if len(group) > 1 else ""
         similar = "; the others alike" if len({pair.reason for pair in group}) > 1 else ""
@@ -481,7 +481,7 @@ def _unjudged(pairs: Iterable[Pair]) -> Iterator[tuple[str, str]]:
 
 
 def _label(record: Record) -> str:
-    """``matmul bf16 4096³``: short, since a table has 80 columns."""
+    """Return ``matmul bf16 4096³``: short, since a table has 80 columns."""
     text = case_text(record.benchmark, record.case)
     return f"{record.benchmark} {_CUBE.sub(lambda shape: shape[1] + '³', text)}".strip()
 

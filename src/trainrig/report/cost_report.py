@@ -43,7 +43,7 @@ WAY_WORDS = {
 
 
 def cost_document(answer: CostAnswer, changed: Sequence[dict[str, Any]] = ()) -> Document:
-    """All ways that have a price, and which is cheapest at which use."""
+    """Return all ways that have a price, and which is cheapest at which use."""
     terms = answer.terms
     machines = counted(terms.machines, "machine")
     title = f"{machines}, {terms.years:g} years, {_used_share(terms.utilisation)} of the hours used"
@@ -52,20 +52,20 @@ def cost_document(answer: CostAnswer, changed: Sequence[dict[str, Any]] = ()) ->
         Paragraph(_verdict(answer), "strong"),
         *_break_even_line(answer),
         Paragraph(title),
-        *_program(answer),
+        *_program_paragraphs(answer),
         _ways_table(answer),
-        *_quoted(answer),
+        *_price_facts(answer),
     ]
-    if facts := tuple(_break_even(answer)):
+    if facts := tuple(_break_even_facts(answer)):
         blocks.append(Facts(facts, "Break-even of buying"))
     if answer.rate is not None:
-        blocks.append(Section("The training", tuple(_training(answer))))
+        blocks.append(Section("The training", tuple(_training_blocks(answer))))
     if changed:
         blocks.append(Section("What measuring changed", (_changes_table(changed),)))
     if facts := tuple(_unit_prices(answer)):
         blocks.append(Section("Price of what it has", (Facts(facts),)))
     if terms.failures is not None:
-        blocks.append(Section("Failures", (Facts(tuple(_failures(answer))),)))
+        blocks.append(Section("Failures", (Facts(tuple(_failure_facts(answer))),)))
     if answer.sensitivities:
         blocks.append(Section("What matters most", (_tornado(answer),)))
     if (owned := answer.way("buy")) is not None:
@@ -76,7 +76,7 @@ def cost_document(answer: CostAnswer, changed: Sequence[dict[str, Any]] = ()) ->
     return Document(title="cost", blocks=tuple(blocks), foot=(_FOOT,))
 
 
-def _program(answer: CostAnswer) -> Iterator[Paragraph]:
+def _program_paragraphs(answer: CostAnswer) -> Iterator[Paragraph]:
     """Yield the program, where a training is predicted."""
     if answer.rate is not None and answer.rate.prediction is not None:
         yield from program_line(answer.rate.prediction.question)
@@ -94,10 +94,10 @@ def _money(answer: CostAnswer, amount: float) -> str:
 
 
 def _training_verdict(answer: CostAnswer) -> Iterator[Block]:
-    """The price of the training that was asked about, by the cheapest way."""
+    """Yield the price of the training that was asked about, by the cheapest way."""
     price, days = answer.of_training(answer.cheapest), answer.days_of_training()
     if price is not None and days is not None and answer.tokens is not None:
-        text = f"{format_count(answer.tokens)} tokens: {_span(answer, price)}"
+        text = f"{format_count(answer.tokens)} tokens: {_money_range(answer, price)}"
         way = WAY_WORDS[answer.cheapest.name]
         if answer.cheapest.name == "buy":
             used = _used_share(answer.terms.utilisation)
@@ -135,7 +135,7 @@ def _break_even_line(answer: CostAnswer) -> Iterator[Block]:
         yield Paragraph(f"Cheaper than to buy: {ways}")
 
 
-def _quoted(answer: CostAnswer) -> Iterator[Block]:
+def _price_facts(answer: CostAnswer) -> Iterator[Block]:
     """Prices as they were taken, what was presumed, and what the totals leave out."""
     terms, pairs = answer.terms, []
     if terms.buy is not None:
@@ -158,7 +158,7 @@ def _quoted(answer: CostAnswer) -> Iterator[Block]:
     yield Facts(tuple(pairs))
 
 
-def _span(answer: CostAnswer, three: tuple[float, float, float] | None) -> str:
+def _money_range(answer: CostAnswer, three: tuple[float, float, float] | None) -> str:
     if three is None:
         return ""
     middle, low, high = three
@@ -178,13 +178,15 @@ def _ways_table(answer: CostAnswer) -> Table:
         words("", lambda way: WAY_WORDS[way.name]),
         column("total", lambda way: _money(answer, way.total)),
         column("a productive hour", lambda way: _money(answer, way.per_hour)),
-        column("a million tokens", lambda way: _span(answer, answer.per_million_tokens(way))),
-        column("the training", lambda way: _span(answer, answer.of_training(way))),
+        column(
+            "a million tokens", lambda way: _money_range(answer, answer.per_million_tokens(way))
+        ),
+        column("the training", lambda way: _money_range(answer, answer.of_training(way))),
         line=tone,
     )
 
 
-def _break_even(answer: CostAnswer) -> Iterator[tuple[str, str]]:
+def _break_even_facts(answer: CostAnswer) -> Iterator[tuple[str, str]]:
     if answer.way("buy") is None:
         return
     for way in answer.ways:
@@ -222,7 +224,7 @@ def _used_share(utilisation: float) -> str:
     return f"{100.0 * utilisation:.2g} %" if utilisation < 0.01 else format_share(utilisation)
 
 
-def _training(answer: CostAnswer) -> Iterator[Block]:
+def _training_blocks(answer: CostAnswer) -> Iterator[Block]:
     rate = answer.rate
     assert rate is not None
     noun = "device" if rate.is_measured else "GPU"  # a run may have been of a processor
@@ -256,7 +258,7 @@ def _training(answer: CostAnswer) -> Iterator[Block]:
 
 
 def _long_time(days: float) -> str:
-    """``2 h 58 min``, ``41.3 days``."""
+    """Return ``2 h 58 min``, ``41.3 days``."""
     return f"{days:,.3g} days" if days >= 2.0 else format_time(days * 86400.0)
 
 
@@ -270,7 +272,7 @@ def _unit_prices(answer: CostAnswer) -> Iterator[tuple[str, str]]:
         yield "a GiB", f"{_money(answer, buy / (answer.memory / 2.0**30))} of GPU memory"
 
 
-def _failures(answer: CostAnswer) -> Iterator[tuple[str, str]]:
+def _failure_facts(answer: CostAnswer) -> Iterator[tuple[str, str]]:
     numbers, failures = answer.checkpoints(), answer.terms.failures
     assert failures is not None
     yield (
@@ -318,14 +320,13 @@ def _tornado(answer: CostAnswer) -> Table:
 
 
 def _parts_table(answer: CostAnswer, owned: Way) -> Table:
-    rows = table(
+    return table(
         owned.parts,
         words("", lambda part: part[0]),
         column("total", lambda part: _money(answer, part[1])),
         column("share", lambda part: format_share(part[1] / owned.total) if owned.total else ""),
+        sums=[Line(("all", _money(answer, owned.total), ""), "strong")],
     )
-    total = Line(("all", _money(answer, owned.total), ""), "strong")
-    return Table(rows.columns, (*rows.rows, total))
 
 
 def _changes_table(changed: Sequence[dict[str, Any]]) -> Table:

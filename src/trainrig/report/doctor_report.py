@@ -46,7 +46,7 @@ def doctor_document(
 
 
 def doctor_findings(answers: Sequence[Answer]) -> tuple[Finding, ...]:
-    """All findings, the gravest first."""
+    """Return all findings, the gravest first."""
     return by_severity(finding for answer in answers for finding in answer.findings)
 
 
@@ -139,7 +139,7 @@ _WITHOUT_ANSWER = {
 
 
 def _by_reason(answers: Sequence[Answer], state: str) -> Iterator[doc.Block]:
-    """The checks of a state without an answer, by why they have none."""
+    """Yield the checks of a state without an answer, by why they have none."""
     reasons: dict[str, list[str]] = {}
     for answer in answers:
         if answer.state == state:

@@ -173,11 +173,11 @@ class Table:
     """Sentences below it."""
 
     def used(self) -> tuple[Column, ...]:
-        """The columns in which any row has something."""
+        """Return the columns in which any row has something."""
         return tuple(self.columns[n] for n in self._used())
 
     def lines(self) -> Iterator[tuple[Line, tuple[Cell, ...]]]:
-        """Each row with its cells, of the used columns."""
+        """Yield each row with its cells, of the used columns."""
         used = self._used()
         for row in self.rows:
             line = row if isinstance(row, Line) else Line(row)
@@ -185,7 +185,7 @@ class Table:
             yield line, tuple(cells[n] for n in used)
 
     def part_names(self) -> tuple[str, ...]:
-        """The parts of its stacked bars, in their order; empty where it has none."""
+        """Return the parts of its stacked bars, in their order; empty where it has none."""
         for _, cells in self.lines():
             for cell in cells:
                 if isinstance(cell.drawing, Stack):
@@ -223,7 +223,7 @@ def column(
 
 
 def words(head: str, value: Callable[[Row], str | Cell | None]) -> Shown[Row]:
-    """A `column` of text, which wraps."""
+    """Return a `column` of text, which wraps."""
     return column(head, value, kind="words")
 
 
@@ -233,11 +233,15 @@ def table(
     title: str = "",
     notes: Iterable[str] = (),
     line: Callable[[Row, tuple[str | Cell, ...]], Line] | None = None,
+    sums: Sequence[Line] = (),
 ) -> Table:
-    """A table with a line for each row; ``line`` adds a tone, a note or details to its cells."""
+    """Return a table with a line for each row, and ``sums`` below them.
+
+    ``line`` adds a tone, a note or details to the cells of a row.
+    """
     listed = [(row, tuple(cell(row) for _, cell in columns)) for row in rows]
     lines = tuple(line(row, cells) if line else cells for row, cells in listed)
-    return Table(tuple(head for head, _ in columns), lines, title, tuple(notes))
+    return Table(tuple(head for head, _ in columns), (*lines, *sums), title, tuple(notes))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -394,7 +398,7 @@ _NOT_TEXT = frozenset(
 
 
 def translated(document: Document) -> Document:
-    """The document with its texts translated."""
+    """Return the document with its texts translated."""
     return document if tag() == ENGLISH else _translated(document)
 
 
@@ -418,5 +422,5 @@ def _translated(value: Value) -> Value:
 
 @cache
 def _texts(kind: type) -> tuple[str, ...]:
-    """The fields of a dataclass that may hold text, however deep."""
+    """Return the fields of a dataclass that may hold text, however deep."""
     return tuple(field.name for field in dataclasses.fields(kind) if field.name not in _NOT_TEXT)

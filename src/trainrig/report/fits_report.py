@@ -77,7 +77,7 @@ def fits_document(answer: FitAnswer) -> Document:
 
 
 def verdicts_text(answer: FitAnswer) -> str:
-    """``QLoRA fits, LoRA is borderline, full training does not fit``: the best first."""
+    """Return ``QLoRA fits, LoRA is borderline, full training does not fit``: the best first."""
     order = list(VERDICT_TONES)
     ranked = sorted(answer.methods, key=lambda method: order.index(method.verdict))
     return ", ".join(
@@ -86,7 +86,7 @@ def verdicts_text(answer: FitAnswer) -> str:
 
 
 def methods_table(answer: FitAnswer) -> Block:
-    """A row for each way to train."""
+    """Return a row for each way to train."""
     host: list[Shown[MethodFit]] = []
     if any(method.host_memory for method in answer.methods):
         host = [column("host GiB", lambda method: method.host_memory, _gib)]
@@ -115,7 +115,7 @@ def _reaches(method: MethodFit) -> tuple[Reach, Reach]:
 
 
 def reach_text(reach: Reach) -> str:
-    """``4 to 7``: 4 fit, up to 7 are borderline; none where nothing fits."""
+    """Return ``4 to 7``: 4 fit, up to 7 are borderline; none where nothing fits."""
     if not reach.borderline:
         return "none"
     if reach.fits == reach.borderline:
@@ -131,7 +131,7 @@ def _layouts(answer: FitAnswer) -> Iterator[tuple[str, str]]:
 
 
 def _lines_to_paste(methods: Sequence[MethodFit]) -> Iterator[Block]:
-    """The command of each way that may fit, in its program's words."""
+    """Yield the command of each way that may fit, in its program's words."""
     pairs = tuple(
         (METHOD_NAMES[method.method], line)
         for method in methods
@@ -165,7 +165,7 @@ def _other_splits(answer: FitAnswer) -> Iterator[tuple[str, str]]:
 
 
 def _changes(fit: Fit, effects: Sequence[OptionEffect]) -> str:
-    """``--recompute full: 17.2 GiB, 1.29k tokens/s; borderline``."""
+    """Return ``--recompute full: 17.2 GiB, 1.29k tokens/s; borderline``."""
     last = effects[-1]
     memory, rate = format_memory(last.memory_bytes_per_gpu), _rate(fit, last)
     text = f"{' '.join(effect.change for effect in effects)}: {memory}, {rate} tokens/s"

@@ -28,7 +28,7 @@ _FORMULA = ("=", "+", "-", "@", "\t", "\r")
 
 
 def to_csv(rack: Rack) -> str:
-    """A line for each node and metric."""
+    """Return a line for each node and metric."""
     file = io.StringIO()
     writer = csv.writer(file, lineterminator="\n")
     writer.writerow(COLUMNS)
@@ -70,7 +70,7 @@ def _judgement(metric: RackMetric, node_value: NodeValue) -> str:
 
 
 def to_junit(rack: Rack) -> str:
-    """A suite for each node."""
+    """Return a suite for each node."""
     root = ET.Element("testsuites", name="trainrig")
     for number, node in enumerate(rack.nodes):
         suite = ET.SubElement(root, "testsuite", name=_xml(node.name))
@@ -128,7 +128,7 @@ def _xml(text: str) -> str:
 
 
 def to_prometheus(rack: Rack) -> str:
-    """A gauge for each metric's name, one for outliers, one for verdicts."""
+    """Return a gauge for each metric's name, one for outliers, one for verdicts."""
     lines = []
     names = dict.fromkeys((metric.metric, metric.unit) for metric in rack.metrics)
     for name, unit in names:

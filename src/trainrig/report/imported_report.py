@@ -80,7 +80,7 @@ _MOST_COLUMNS = 8
 
 
 def _tables(group: ReadGroup, *, several: bool, num_devices: int) -> Iterator[doc.Table]:
-    """The numbers of a file and benchmark, those of pairs left out."""
+    """Yield the numbers of a file and benchmark, those of pairs left out."""
     numbers = [number for number in group.numbers if not is_pair(number.record)]
     if not numbers:
         return
@@ -89,7 +89,11 @@ def _tables(group: ReadGroup, *, several: bool, num_devices: int) -> Iterator[do
     title = f"Printed by {group.tool}" + (f", {group.file}" if several else "")
     device = _device_of if num_devices > 1 else _no_device
     is_tall = len(rows) == 1 or (len(metrics) > _MOST_COLUMNS and len(rows) <= len(metrics))
-    yield _tall(title, numbers, device) if is_tall else _wide(title, rows, metrics, device)
+    yield (
+        _long_table(title, numbers, device)
+        if is_tall
+        else _wide_table(title, rows, metrics, device)
+    )
 
 
 def _rows(numbers: Sequence[ReadNumber]) -> list[list[ReadNumber]]:
@@ -109,8 +113,8 @@ def _row_of(number: ReadNumber) -> _Place:
     return case, record.device, record.device_index, record.device_count
 
 
-def _tall(title: str, numbers: Sequence[ReadNumber], device: _Name) -> doc.Table:
-    """A line a number: many metrics of few cases."""
+def _long_table(title: str, numbers: Sequence[ReadNumber], device: _Name) -> doc.Table:
+    """Return a line a number: many metrics of few cases."""
     cases = dict.fromkeys(number.what for number in numbers)
     if len(cases) == 1:
         title = ": ".join(filter(None, (title, *cases)))
@@ -127,10 +131,10 @@ def _tall(title: str, numbers: Sequence[ReadNumber], device: _Name) -> doc.Table
     )
 
 
-def _wide(
+def _wide_table(
     title: str, rows: Sequence[Sequence[ReadNumber]], metrics: Sequence[str], device: _Name
 ) -> doc.Table:
-    """A line a case, a column a metric."""
+    """Return a line a case, a column a metric."""
     everything = [number for row in rows for number in row]
     shown_rows = rows[:MAX_ROWS]
     columns: list[doc.Shown[Sequence[ReadNumber]]] = [
@@ -170,7 +174,7 @@ def _place_cell(number: ReadNumber) -> doc.Cell | None:
 
 
 def _device_of(number: ReadNumber) -> str:
-    """The device of a number; nothing where it is neither named nor numbered."""
+    """Return the device of a number; nothing where it is neither named nor numbered."""
     device, index = number.record.device, number.record.device_index
     if is_unnamed(device):
         return "" if index is None else f"GPU {index}"
@@ -183,12 +187,12 @@ def _no_device(_: ReadNumber) -> str:
 
 def _notes(numbers: Sequence[ReadNumber], num_hidden: int) -> list[str]:
     """Whose figures stand beside the numbers, and how many rows are left out."""
-    places = dict.fromkeys(_of_text(number.place) for number in numbers if number.place)
+    places = dict.fromkeys(_place_text(number.place) for number in numbers if number.place)
     more = [f"{counted(num_hidden, 'more row')} in the run's records.jsonl."] if num_hidden else []
     return [*places, *more]
 
 
-def _of_text(place: PublishedPlace) -> str:
+def _place_text(place: PublishedPlace) -> str:
     return f"Published: {place.card}; {place.kind}."
 
 
@@ -209,7 +213,7 @@ class _Cells:
 
 
 def _paths(view: RunView) -> list[_Cells]:
-    """The matrix that the machine's topology was read from."""
+    """Return the matrix that the machine's topology was read from."""
     topology = (view.machine or {}).get("topology")
     listed = topology.get("links") if isinstance(topology, Mapping) else None
     rows: dict[int, _Cells] = {}

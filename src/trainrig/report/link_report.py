@@ -85,7 +85,7 @@ def topology_blocks(snapshot: Snapshot) -> list[doc.Block]:
 
 
 def diagram_of(snapshot: Snapshot) -> LinkDiagram | None:
-    """The links of a machine with several GPUs whose paths are known."""
+    """Return the links of a machine with several GPUs whose paths are known."""
     gpus = value_or(snapshot.gpus, ())[:_MOST]
     links = value_or(snapshot.topology.links, ())
     known = {gpu.index for gpu in gpus}
@@ -129,7 +129,7 @@ def _nvlink_rate(path: str, gpus: Sequence[Gpu]) -> str:
 
 
 def _maps(records: Iterable[Record]) -> Iterator[doc.Table]:
-    """One for each quantity, way and state of peer access; of ranks one for each size."""
+    """Yield one for each quantity, way and state of peer access; of ranks one for each size."""
     points = [record for record in records if record.is_point and _ends(record) is not None]
     usual = [record for record in points if record.metric in ("byte_rate", "bus_rate", "time")]
     pairs = [r for r in usual if role_of(r.benchmark) is Role.LINK]
@@ -251,7 +251,7 @@ _UNBOUND = {ANY: "unbound", ALL: "all nodes at once", OWN: "of its own node"}
 
 
 def _by_node(points: Iterable[Record]) -> Iterator[doc.Table]:
-    """The host's from each node to each; of a GPU both ways by binding."""
+    """Yield the host's from each node to each; of a GPU both ways by binding."""
     for (device, index), node_points in grouped(
         points, lambda r: (r.device, r.device_index)
     ).items():

@@ -32,7 +32,7 @@ _TONES: dict[str, doc.Tone] = {"error": "bad", "warning": "warn", "info": ""}
 def machine_document(
     snapshot: Snapshot, chips: Mapping[str, str], findings: Sequence[Finding]
 ) -> doc.Document:
-    """The machine, section by section, then the findings with what to do about them."""
+    """Return the machine, section by section, then the findings with what to do about them."""
     items = tuple(
         doc.Item(
             text=f"{f.evidence} [{f.id}]", fix=f.fix, label=f.severity, tone=_TONES[f.severity]
@@ -61,7 +61,7 @@ def machine_document(
 def machine_rows(
     snapshot: Snapshot, chips: Mapping[str, str]
 ) -> list[tuple[str, list[tuple[str, str]]]]:
-    """The machine as sections of (name, value); `chips` is PCI id → the catalog's name."""
+    """Return the machine as sections of (name, value); `chips` is PCI id → the catalog's name."""
     sections = {
         "host": _host_rows(snapshot),
         "cpu": _cpu_rows(snapshot),
@@ -76,7 +76,7 @@ def machine_rows(
 
 
 def _shown(value: Value | Missing, form: Callable[[Value], str] | None = None) -> str:
-    """A value, or why it is unknown."""
+    """Return a value, or why it is unknown."""
     if isinstance(value, Missing):
         return f"unknown ({value.reason})"
     if form is not None:

@@ -31,7 +31,7 @@ _PART_SEQ = 128
 
 
 def notebook_tables(records: Iterable[Record]) -> tuple[Table, ...]:
-    """Every table that some records fill: matmul, vector, then layers.
+    """Return every table that some records fill: matmul, vector, then layers.
 
     Of several records of one case the last counts.
     """
@@ -128,7 +128,7 @@ def _layer_tables(records: Sequence[Record]) -> Iterator[Table]:
         and record.case.get("pass") in _PASSES
         and _batch(record) is not None
     ]
-    for (dtype, seq, code), members in sorted(grouped(layers, _kind).items()):
+    for (dtype, seq, code), members in sorted(grouped(layers, _layer_kind).items()):
         cells = {(_row(record), _batch(record) or 0): record for record in members}
         counting = dict.fromkeys(
             str(layer_record.conditions.get("counting") or "") for layer_record in members
@@ -144,7 +144,7 @@ def _layer_tables(records: Sequence[Record]) -> Iterator[Table]:
         )
 
 
-def _kind(record: Record) -> tuple[str, int, str]:
+def _layer_kind(record: Record) -> tuple[str, int, str]:
     case = record.case
     return str(dtype_of(case)), _seq(case), code_text(case)
 
@@ -180,7 +180,7 @@ def _grid(
     cells: Mapping[Any, Record],
     *notes: str,
 ) -> Table:
-    """All cells in one unit: that of the largest, of floating point where there is any."""
+    """Return all cells in one unit: that of the largest, of floating point where there is any."""
 
     def size(record: Record) -> tuple[bool, float]:
         return record.unit != "OP/s", record.value or 0.0

@@ -33,7 +33,7 @@ _OF_MATMUL = "mfu_of_matmul"
 
 
 def point_blocks(view: RunView, everything: Sequence[Row]) -> Iterator[doc.Block]:
-    """Every point with its provenance on a page; in text their number and what is wrong."""
+    """Yield every point with its provenance on a page; in text their number and what is wrong."""
     measured_rows = [row for row in everything if row.measured is not None]
     moved = {_place(row) for row in measured_rows if row.metric == "byte_rate"}
     # What a stream does is bytes; its FLOPs are in the records.
@@ -124,14 +124,14 @@ def _point_table(
         return range_text(*interval, pair[0].unit) if interval else ""
 
     def of_expected(pair: tuple[Row, Record]) -> str | doc.Cell:
-        ratio = _of_expected(pair[0])
+        ratio = _share_of_expected(pair[0])
         if ratio is None:
             return ""
         return doc.Cell(f"{ratio:.2f} ×", "bad" if is_miss(ratio) else "")
 
     def line(pair: tuple[Row, Record], cells: tuple[str | doc.Cell, ...]) -> doc.Line:
         row, record = pair
-        ratio = _of_expected(row)
+        ratio = _share_of_expected(row)
         missed = "" if ratio is None or not is_miss(ratio) else _missed_text(ratio)
         return doc.Line(
             cells,
@@ -148,7 +148,7 @@ def _point_table(
         doc.column("expected", expected),
         doc.column("of expected", of_expected),
         doc.column("interval", _spread),
-        doc.column(f"of {ceiling_words}" if ceiling_words else "of claim", _of_claim),
+        doc.column(f"of {ceiling_words}" if ceiling_words else "of claim", _share_of_claim),
         line=line,
     )
 
@@ -163,14 +163,14 @@ def _spread(pair: tuple[Row, Record]) -> str:
     return f"± {format_share(share)}" if share <= 1.0 else range_text(low, high, record.unit)
 
 
-def _of_claim(pair: tuple[Row, Record]) -> str:
+def _share_of_claim(pair: tuple[Row, Record]) -> str:
     value, limit = pair[1].value, pair[1].limit
     if value is None or limit is None or not limit.value:
         return ""
     return format_share(value / limit.value)
 
 
-def _of_expected(row: Row) -> float | None:
+def _share_of_expected(row: Row) -> float | None:
     """Measured over predicted; None where one of them is not known."""
     measured, forecast = row.measured, row.predicted
     if measured is None or forecast is None or not forecast.value or measured.value is None:
@@ -188,9 +188,9 @@ def _missed_text(ratio: float) -> str:
 
 
 def _misses(everything: Sequence[Row]) -> Iterator[str]:
-    """A sentence for each prediction that was far off."""
+    """Yield a sentence for each prediction that was far off."""
     for row in everything:
-        ratio = _of_expected(row)
+        ratio = _share_of_expected(row)
         if ratio is not None and is_miss(ratio) and row.measured and row.measured.value:
             text = _value_text(row.measured.value, row)
             yield f"{_label(row)}: {text}, {_missed_text(ratio)}"
@@ -207,13 +207,13 @@ def _value_text(value: float, row: Row) -> str:
 
 
 def _label(row: Row) -> str:
-    """The case, and what of it was measured where the unit alone does not say it."""
+    """Return the case, and what of it was measured where the unit alone does not say it."""
     metric = "" if row.metric in ("flop_rate", "byte_rate") else metric_text(row.metric)
     return ", ".join(part for part in (case_text(row.benchmark, row.case), metric) if part)
 
 
 def metric_text(metric: str) -> str:
-    """``optimizer time`` for ``time.optimizer``, ``MFU`` for ``mfu``."""
+    """Return ``optimizer time`` for ``time.optimizer``, ``MFU`` for ``mfu``."""
     whole, _, part = metric.partition(".")
     text = f"{part} {whole}" if part else whole
     return text.upper() if text in ("mfu", "hfu") else text.replace("_", " ")

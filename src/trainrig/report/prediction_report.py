@@ -82,7 +82,7 @@ _SCHEMES = {"masters": " with fp32 masters", "autocast": " by autocast", "pure":
 
 
 def place_text(layout: Layout, device: str) -> str:
-    """``16 × A100 SXM4 80GB in 2 nodes``."""
+    """Return ``16 × A100 SXM4 80GB in 2 nodes``."""
     gpus, nodes = int(layout.mesh.gpus), -(-int(layout.mesh.gpus) // int(layout.mesh.gpus_per_node))
     if gpus == 1:
         return device
@@ -90,7 +90,7 @@ def place_text(layout: Layout, device: str) -> str:
 
 
 def layout_text(layout: Layout, *, fixed: bool = True) -> str:
-    """A layout in the field's words, without what is 1 or none.
+    """Return a layout in the field's words, without what is 1 or none.
 
     ``fixed``: with precision and kernels, which a search does not vary.
     """
@@ -180,7 +180,7 @@ def prediction_document(
         *note_lines(prediction.question),
         *program_line(prediction.question),
         _time_table(prediction),
-        Facts(tuple(_facts(prediction, tokens)), "Prediction"),
+        Facts(tuple(_prediction_facts(prediction, tokens)), "Prediction"),
         *(
             Paragraph(warning, "warn", label="Warning")
             for warning in prediction.warnings
@@ -189,13 +189,13 @@ def prediction_document(
         memory_table(prediction.memory, prediction.rates.memory_bytes, prediction.verdict),
         *_published_table(prediction),
         *_upgrade_table(upgrades),
-        *_presumed(tuple(setting_facts(prediction))),
+        *_presumed_facts(tuple(setting_facts(prediction))),
         Facts(origins, "Where the rates come from"),
     ]
     return Document(title=title, blocks=tuple(blocks))
 
 
-def _facts(prediction: Prediction, tokens: float | None) -> Iterator[tuple[str, str]]:
+def _prediction_facts(prediction: Prediction, tokens: float | None) -> Iterator[tuple[str, str]]:
     low, high = map(format_time, prediction.interval)
     how = (
         "its pipeline simulated event by event" if prediction.is_simulated else "by the closed form"
@@ -212,7 +212,7 @@ def _facts(prediction: Prediction, tokens: float | None) -> Iterator[tuple[str, 
     if prediction.mfu is not None and prediction.hfu is not None:
         mfu, hfu = format_share(prediction.mfu), format_share(prediction.hfu)
         yield "utilised", f"MFU {mfu}, HFU {hfu} of the claimed {prediction.claimed} peak"
-        if (by_half := _seen(prediction)) is not None:
+        if (by_half := _mfu_by_half(prediction)) is not None:
             yield "causal half", f"{by_half} where causal attention counts by half, above in full"
     if tokens is not None:
         yield f"{format_count(tokens)} tokens", f"{duration_text(prediction, tokens)} of GPUs"
@@ -224,7 +224,7 @@ def setting_facts(prediction: Prediction) -> Iterator[tuple[str, str]]:
         yield setting.name, f"presumed: {setting.text}" if setting.is_presumed else setting.text
 
 
-def _seen(prediction: Prediction) -> str | None:
+def _mfu_by_half(prediction: Prediction) -> str | None:
     """Utilisations where the causal scores that are seen count alone; None: they are the same."""
     mfu, hfu = prediction.mfu_half, prediction.hfu_half
     if mfu is None or hfu is None or mfu == prediction.mfu:
@@ -233,7 +233,7 @@ def _seen(prediction: Prediction) -> str | None:
 
 
 def _time_table(prediction: Prediction) -> Table:
-    """The step's waterfall: each part with its share."""
+    """Return the step's waterfall: each part with its share."""
     from trainrig.prediction.step import PARTS
 
     sizes = {_LABELS.get(part, part): float(getattr(prediction.step, part)) for part in PARTS}
@@ -263,7 +263,7 @@ def memory_table(memory: Memory, offered: float, verdict: str) -> Table:
 
 
 def verdict_cell(verdict: str) -> Cell:
-    """One of the three words in its colour."""
+    """Return one of the three words in its colour."""
     return Cell(verdict, VERDICT_TONES[verdict])
 
 
@@ -295,7 +295,7 @@ def _parts_table(
     form: Callable[[float], str],
     sums: Sequence[Line],
 ) -> Table:
-    """Parts of a whole, each bar from where the one above ends, and below them their sums.
+    """Return parts of a whole, each bar from where the one above ends, and below them their sums.
 
     Where they come to more than the whole, the bars are shares of what they come to.
     """
@@ -403,8 +403,8 @@ def plan_document(
     candidates = tuple(candidate.best for candidate in families) or ranking.best
     ties = {id(candidate.best): candidate.ties for candidate in families}
     blocks.append(_candidate_table(space, candidates, head, best, ties))
-    blocks += _presumed(tuple(_plan_setting(best, candidates)))
-    if (by_half := _seen(best)) is not None:
+    blocks += _presumed_facts(tuple(_plan_setting(best, candidates)))
+    if (by_half := _mfu_by_half(best)) is not None:
         words = f"MFU: causal attention in full; by half, the first has {by_half}"
         blocks.append(Paragraph(words, "dim"))
     if any(ties.values()):
@@ -429,14 +429,14 @@ def plan_document(
     return Document(title=title, blocks=tuple(blocks))
 
 
-def _presumed(pairs: Sequence[tuple[str, str]]) -> Iterator[Facts]:
+def _presumed_facts(pairs: Sequence[tuple[str, str]]) -> Iterator[Facts]:
     """Yield the assumptions of an answer, which stand behind its table."""
     if pairs:
         yield Facts(tuple(pairs), "Presumed")
 
 
 def _plan_answer(best: Prediction, tokens: float | None) -> str:
-    """The fastest layout, how fast it is and, where tokens are given, in how many days."""
+    """Return the fastest layout, how fast it is and, where tokens are given, in how many days."""
     place = place_text(best.layout, best.rates.device)
     step, rate = format_time(best.time), format_count(best.tokens_per_s)
     text = f"{best.question.shape.name} on {place}: {step} a step, {rate} tokens/s"
@@ -467,7 +467,7 @@ def _worth_showing(front: Sequence[Candidate]) -> list[Candidate]:
 
 
 def _count_table(budget: Budget) -> Table:
-    """The number of GPUs that was found, between its neighbours."""
+    """Return the number of GPUs that was found, between its neighbours."""
     counts = sorted((budget, *budget.neighbours), key=lambda count: count.cluster.gpus)
     return table(
         counts,

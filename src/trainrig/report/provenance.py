@@ -77,7 +77,7 @@ def _interval(record: Record) -> str | None:
 
 
 def _worker(attempt: Record) -> str:
-    """A worker's median, its samples, and why it stopped."""
+    """Return a worker's median, its samples, and why it stopped."""
     parts = [
         format_quantity(attempt.value, attempt.unit) if attempt.value is not None else None,
         _samples(attempt),
@@ -105,7 +105,7 @@ def _expected(predicted: Record) -> str:
 
 
 def _condition(name: str, value: Scalar) -> str:
-    """``sm clock 2.52 GHz``: a condition in the unit that its name ends in."""
+    """Return ``sm clock 2.52 GHz``: a condition in the unit that its name ends in."""
     stem, _, ending = name.rpartition("_")
     if isinstance(value, bool) or not isinstance(value, int | float):
         stem, text = name, str(value)

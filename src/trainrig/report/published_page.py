@@ -50,7 +50,7 @@ CARD_HEADS = (
 
 
 def published_page(cases: Sequence[PublishedCase], wanted: PublishedSelection) -> str:
-    """The whole page."""
+    """Return the whole page."""
     from markupsafe import Markup
 
     folder = files("trainrig.report.render").joinpath("templates")

@@ -58,14 +58,14 @@ _COUNTED = {"token/s": "tokens/s", "sample/s": "samples/s"}
 
 
 def value_text(value: float, unit: str) -> str:
-    """``161 TFLOPS``, ``12.3k tokens/s``, ``19.5 GiB``."""
+    """Return ``161 TFLOPS``, ``12.3k tokens/s``, ``19.5 GiB``."""
     if unit in _COUNTED:
         return f"{format_count(value)} {_COUNTED[unit]}"
     return format_memory(value) if unit == "B" else format_quantity(value, unit)
 
 
 def range_of(low: float, high: float, unit: str) -> str:
-    """``156 to 174 TFLOPS``; one value where both read the same."""
+    """Return ``156 to 174 TFLOPS``; one value where both read the same."""
     if value_text(low, unit) == value_text(high, unit):
         return value_text(high, unit)
     if unit in _COUNTED:
@@ -80,7 +80,7 @@ def case_range(case: PublishedCase) -> str:
     return range_of(case.best[0], case.best[-1], case.unit)
 
 
-def _others(published_range: PublishedRange | None, unit: str) -> str | None:
+def _others_text(published_range: PublishedRange | None, unit: str) -> str | None:
     if published_range is None:
         return None
     return f"{range_of(published_range.low, published_range.high, unit)} ({published_range.num})"
@@ -90,7 +90,7 @@ def _others(published_range: PublishedRange | None, unit: str) -> str | None:
 
 
 def overview_document(cases: Sequence[PublishedCase], *, is_whole: bool = True) -> doc.Document:
-    """One line a card: best matmul, memory, how much else is known.
+    """Return one line a card: best matmul, memory, how much else is known.
 
     Args:
         cases: Published cases of all cards.
@@ -104,7 +104,7 @@ def overview_document(cases: Sequence[PublishedCase], *, is_whole: bool = True) 
     blocks: tuple[doc.Block, ...] = (
         doc.Paragraph("What others published, card by card", "strong"),
         cards_table(cards),
-        *_rest(num_hidden, "card", "trainrig published"),
+        *_hidden_note(num_hidden, "card", "trainrig published"),
         doc.Paragraph(
             "16 bit: the best product of each source in fp16 or bf16; memory: the best cold stream "
             "or copy; (n): sources. All of a card: trainrig published CHIP; two cards: name both.",
@@ -116,7 +116,7 @@ def overview_document(cases: Sequence[PublishedCase], *, is_whole: bool = True) 
 
 
 def cards_table(cards: Iterable[CardSummary]) -> doc.Table:
-    """One line a card."""
+    """Return one line a card."""
 
     def claim(card: CardSummary) -> str | None:
         known = card.chip and (peak(card.chip, "bf16") or peak(card.chip, "fp16"))
@@ -125,10 +125,10 @@ def cards_table(cards: Iterable[CardSummary]) -> doc.Table:
     return table(
         cards,
         words("card", lambda card: card.device),
-        column("16 bit (n)", lambda card: _others(card.matmul, "FLOP/s")),
+        column("16 bit (n)", lambda card: _others_text(card.matmul, "FLOP/s")),
         column("claim", claim, optional=3),
-        column("memory (n)", lambda card: _others(card.memory, "B/s")),
-        column("layer (n)", lambda card: _others(card.layer, "FLOP/s"), optional=4),
+        column("memory (n)", lambda card: _others_text(card.memory, "B/s")),
+        column("layer (n)", lambda card: _others_text(card.layer, "FLOP/s"), optional=4),
         column("trainings", lambda card: card.num_trainings or None, optional=1),
         column("links", lambda card: card.num_links or None, optional=2),
         column("year", lambda card: card.dates or None, optional=5),
@@ -158,7 +158,7 @@ def card_document(
     if best := tuple(_best(summary)):
         blocks.append(doc.Facts(best, "Best of each source"))
     if not is_whole:
-        blocks += _screen(device, cases)
+        blocks += _first_screen(device, cases)
         return doc.Document(title=f"{device}, published", blocks=tuple(blocks))
     blocks += notebook_tables(map(as_record, cases))
     kinds = grouped(cases, lambda case: case.kind)
@@ -195,7 +195,7 @@ SCREEN_CARDS, SCREEN_ROWS = 24, 3
 """Cards of the overview, and cases of each kind, that a screen holds; --all has the rest."""
 
 
-def _screen(device: str, cases: Sequence[PublishedCase]) -> Iterator[doc.Block]:
+def _first_screen(device: str, cases: Sequence[PublishedCase]) -> Iterator[doc.Block]:
     """The first cases of each kind and link, how attention is counted, and the way to the rest."""
     kinds = grouped(cases, lambda case: case.kind)
     num_hidden = 0
@@ -220,11 +220,11 @@ def _screen(device: str, cases: Sequence[PublishedCase]) -> Iterator[doc.Block]:
     elif causal:
         text = "Counting: a product is 2mkn; of causal attention the scores that are seen"
         yield doc.Paragraph(text, "dim")
-    yield from _rest(num_hidden, "case", f'trainrig published "{device}"')
+    yield from _hidden_note(num_hidden, "case", f'trainrig published "{device}"')
     yield doc.Paragraph(RULE, "dim")
 
 
-def _rest(num_hidden: int, noun: str, command: str) -> Iterator[doc.Paragraph]:
+def _hidden_note(num_hidden: int, noun: str, command: str) -> Iterator[doc.Paragraph]:
     if num_hidden:
         yield doc.Paragraph(f"{counted(num_hidden, noun)} more: {command} --all")
 
@@ -240,7 +240,7 @@ def _best(card: CardSummary) -> Iterator[tuple[str, str]]:
 
 
 def as_record(case: PublishedCase) -> Record:
-    """A case with the median over its sources as its value."""
+    """Return a case with the median over its sources as its value."""
     spread = (case.best[0], case.best[-1]) if case.num > 1 else None
     return case.figures[-1].replace(value=case.value, interval=spread)
 
@@ -320,7 +320,7 @@ def ratio_document(
         text = f"Nobody published one and the same case of {first} and of {second}."
         blocks.append(doc.Paragraph(text))
     hidden = sum(max(0, len(kind_ratios) - most) for kind_ratios in kinds.values())
-    blocks += _rest(hidden, "case", f'trainrig published "{first}" "{second}"')
+    blocks += _hidden_note(hidden, "case", f'trainrig published "{first}" "{second}"')
     alone_text = f"Figures of one card alone: {alone[0]} cases of {first}, {alone[1]} of {second}."
     blocks.append(doc.Paragraph(alone_text, "dim"))
     text = f"ratio: {second} over {first}, medians over sources; times count the other way round."
@@ -343,7 +343,7 @@ _CLEARLY = 1.1
 
 
 def normal_section(view: RunView, everything: Sequence[Row]) -> Iterator[doc.Block]:
-    """A run's numbers among published ones of its card, and as the tables of notebooks.
+    """Yield a run's numbers among published ones of its card, and as the tables of notebooks.
 
     Of several equal devices the first is tabled; how they differ is another section's.  Numbers of
     other tools have their published ones beside them where they are tabled.

@@ -23,7 +23,7 @@ _FASTER = 1.1
 
 
 def published_table(figures: Sequence[PublishedFigure]) -> Iterator[doc.Table]:
-    """A row for an experiment and a case, a column for each device."""
+    """Yield a row for an experiment and a case, a column for each device."""
     if not figures:
         return
     cells: dict[tuple[str, str], dict[str, list[str]]] = {}

@@ -43,8 +43,8 @@ RULE = (
 
 
 def rack_blocks(rack: Rack, summaries: Sequence[RunSummary]) -> Iterator[doc.Block]:
-    """The head, the nodes, and node by metric."""
-    yield doc.Group("card", tuple(_head(rack, summaries)))
+    """Yield the head, the nodes, and node by metric."""
+    yield doc.Group("card", tuple(_first_blocks(rack, summaries)))
     yield doc.Section("Nodes", (_nodes_table(rack, summaries),))
     metrics = shown_metrics(rack.metrics, MOST_METRICS)
     if metrics:
@@ -56,7 +56,7 @@ def rack_blocks(rack: Rack, summaries: Sequence[RunSummary]) -> Iterator[doc.Blo
         yield doc.Paragraph("The runs have no case in common.", "warn")
 
 
-def _head(rack: Rack, summaries: Sequence[RunSummary]) -> Iterator[doc.Block]:
+def _first_blocks(rack: Rack, summaries: Sequence[RunSummary]) -> Iterator[doc.Block]:
     num, behind = len(rack.nodes), rack.behind()
     devices = list(dict.fromkeys(node.devices for node in rack.nodes))
     title = (
@@ -76,7 +76,7 @@ def _head(rack: Rack, summaries: Sequence[RunSummary]) -> Iterator[doc.Block]:
         yield doc.Paragraph(text, "strong")
         yield from _tiles(rack, summaries)
         items = tuple(
-            _item(name, metrics_behind)
+            _node_item(name, metrics_behind)
             for name, metrics_behind in list(behind.items())[:MOST_NAMED]
         )
         yield doc.Findings(items, "Who is behind")
@@ -93,7 +93,7 @@ def _head(rack: Rack, summaries: Sequence[RunSummary]) -> Iterator[doc.Block]:
 
 
 def _tiles(rack: Rack, summaries: Sequence[RunSummary]) -> Iterator[doc.Block]:
-    """The middle node's key numbers, and between which ends the nodes lie."""
+    """Yield the middle node's key numbers, and between which ends the nodes lie."""
     numbers: dict[str, list[KeyNumber]] = {}
     for summary in summaries:
         for number in summary.key_numbers:
@@ -115,7 +115,7 @@ def _tiles(rack: Rack, summaries: Sequence[RunSummary]) -> Iterator[doc.Block]:
         yield doc.Tiles(tuple(tiles))
 
 
-def _item(name: str, deviating: Sequence[tuple[RackMetric, NodeValue]]) -> doc.Item:
+def _node_item(name: str, deviating: Sequence[tuple[RackMetric, NodeValue]]) -> doc.Item:
     metric, node_value = deviating[0]
     far = f"{metric_text(metric)}: {format_quantity(node_value.value or 0.0, metric.unit)}, "
     far += f"{signed_share(node_value.deviation or 0.0)} from the median"
@@ -131,7 +131,7 @@ _CUBE = re.compile(r"\b(\d+) × \1 × \1\b")
 
 
 def metric_text(metric: RackMetric) -> str:
-    """``bf16 8192³``: short, for the heads of columns."""
+    """Return ``bf16 8192³``: short, for the heads of columns."""
     return _CUBE.sub(lambda shape: f"{shape[1]}³", metric.what)
 
 

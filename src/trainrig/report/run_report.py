@@ -84,7 +84,7 @@ _SEVERITY: dict[Severity, tuple[str, doc.Tone]] = {
 
 
 def run_document(views: Sequence[RunView]) -> doc.Document:
-    """One run, or several side by side."""
+    """Return one run, or several side by side."""
     gpus = [{row.index for row in rows(view) if row.index is not None} for view in views]
     unverified = (UNVERIFIED,) if max(map(len, gpus), default=0) > 1 else ()
     return doc.Document(
@@ -97,7 +97,7 @@ def run_document(views: Sequence[RunView]) -> doc.Document:
 
 
 def _blocks(views: Sequence[RunView], unverified: Sequence[str]) -> Iterator[doc.Block]:
-    """The runs' heads, then their bodies; a rack's nodes behind a line each."""
+    """Yield the runs' heads, then their bodies; a rack's nodes behind a line each."""
     pairs = [(view, summarise(view)) for view in views]
     if len(views) >= MIN_NODES:
         from trainrig.report.rack_report import rack_blocks
@@ -105,10 +105,10 @@ def _blocks(views: Sequence[RunView], unverified: Sequence[str]) -> Iterator[doc
         rack = rack_of(views)
         yield from rack_blocks(rack, [summary for _, summary in pairs])
         for node, pair in zip(rack.nodes, pairs, strict=True):
-            yield _folded(node.name, *pair)
+            yield _node_section(node.name, *pair)
     else:
-        yield doc.Group("beside", tuple(_head(*pair) for pair in pairs))
-        yield from _runs_together(views) if len(views) > 1 else ()
+        yield doc.Group("beside", tuple(_head_block(*pair) for pair in pairs))
+        yield from _runs_side_by_side(views) if len(views) > 1 else ()
         for number, (view, run_summary) in enumerate(pairs, start=1):
             if len(views) > 1:
                 yield doc.Section(f"{number}. {view.name}", tuple(_body(view, run_summary)))
@@ -118,19 +118,19 @@ def _blocks(views: Sequence[RunView], unverified: Sequence[str]) -> Iterator[doc
 
 
 def render_html(views: Sequence[RunView]) -> str:
-    """One run, or several, as one offline HTML file."""
+    """Return one run, or several, as one offline HTML file."""
     from trainrig.report.render.html import to_html
 
     return to_html(run_document(views))
 
 
-def _folded(node: str, view: RunView, summary: RunSummary) -> doc.Section:
-    """A node's own report behind a line: head, waterfalls and findings."""
+def _node_section(node: str, view: RunView, summary: RunSummary) -> doc.Section:
+    """Return a node's own report behind a line: head, waterfalls and findings."""
     body = (*_waterfalls(view, summary.waterfalls), *_findings(view, summary))
-    return doc.Section(node, (_head(view, summary), *body), summary.verdict, fold="closed")
+    return doc.Section(node, (_head_block(view, summary), *body), summary.verdict, fold="closed")
 
 
-def _runs_together(views: Sequence[RunView]) -> Iterator[doc.Block]:
+def _runs_side_by_side(views: Sequence[RunView]) -> Iterator[doc.Block]:
     groups = run_groups(views)
     if groups:
         heads = [f"{n}. {device_names(view)}" for n, view in enumerate(views, start=1)]
@@ -149,8 +149,8 @@ def _runs_together(views: Sequence[RunView]) -> Iterator[doc.Block]:
 # ---- the head
 
 
-def _head(view: RunView, summary: RunSummary) -> doc.Block:
-    """The verdict, one sentence, four numbers, what to do next, and what the machine is."""
+def _head_block(view: RunView, summary: RunSummary) -> doc.Block:
+    """Return the verdict, one sentence, four numbers, what to do next, and what the machine is."""
     missing = [
         missing_part
         for missing_part in summary.missing
@@ -187,7 +187,7 @@ def _badge(view: RunView, summary: RunSummary) -> doc.Badge:
 
 
 def _taken_text(run_metadata: Taken) -> str:
-    """``2026-11-22 23:30 UTC, 55.0 s, trainrig 0.1.0``: what the run says of itself."""
+    """Return ``2026-11-22 23:30 UTC, 55.0 s, trainrig 0.1.0``: what the run says of itself."""
     day, _, clock = (run_metadata.started or "").partition("T")
     parts = (
         f"{day} {clock[:5]} UTC" if day else "",
@@ -365,7 +365,7 @@ def _waterfalls(view: RunView, waterfalls: Sequence[Waterfall]) -> Iterator[doc.
 
 
 def _reached_table(waterfalls: Sequence[Waterfall]) -> doc.Table:
-    """A line a waterfall: what was reached at the best, of which claim."""
+    """Return a line a waterfall: what was reached at the best, of which claim."""
 
     references = {
         waterfall.levels[0].name == REFERENCE
@@ -385,7 +385,7 @@ def _reached_table(waterfalls: Sequence[Waterfall]) -> doc.Table:
 
     def what(waterfall: Waterfall) -> doc.Cell:
         best = waterfall.best
-        return doc.Cell("; ".join(filter(None, (best.name, _doubt(best)))), "dim")
+        return doc.Cell("; ".join(filter(None, (best.name, _doubt_text(best)))), "dim")
 
     return doc.table(
         waterfalls,
@@ -418,7 +418,7 @@ def _bars(
             length=(level.value or 0.0) / widest,
             kind="muted" if level.note else kind,
             note=level.note or "",
-            doubt=_doubt(level),
+            doubt=_doubt_text(level),
             source=level.provenance,
             details=trace(record, samples) if record is not None else (),
         )
@@ -426,7 +426,7 @@ def _bars(
         above = level.name if level.value else above
 
 
-def _doubt(level: Level) -> str:
+def _doubt_text(level: Level) -> str:
     """Say which level is no ceiling though it bounds this one; empty for most."""
     if not level.doubted:
         return ""
@@ -434,14 +434,14 @@ def _doubt(level: Level) -> str:
 
 
 def _level_value(level: Level) -> str:
-    """The number with its bound: a noisy one is the least that the device does."""
+    """Return the number with its bound: a noisy one is the least that the device does."""
     if level.value is None:
         return "none"
     return marked(format_quantity(level.value, level.unit), level.bound)
 
 
 def _with_band(bar: doc.Bar, level: Level, widest: float) -> doc.Bar:
-    """The bar with what was expected of it."""
+    """Return the bar with what was expected of it."""
     if level.expected is None:
         return bar
     low, high = level.expected
@@ -458,7 +458,7 @@ def _with_band(bar: doc.Bar, level: Level, widest: float) -> doc.Bar:
 
 
 def _with_gap(bar: doc.Bar, level: Level, above: str, widest: float) -> doc.Bar:
-    """The bar with what is lost from its ceiling, named where it is not the level ``above``.
+    """Return the bar with what is lost from its ceiling, named where it is not the level ``above``.
 
     Of a number that is a bound, what is lost is one, too: ``≥ −62 %``.
     """
@@ -484,7 +484,7 @@ def _with_gap(bar: doc.Bar, level: Level, above: str, widest: float) -> doc.Bar:
 
 
 def _first_of_each(groups: Collection[Sequence[doc.Item]]) -> tuple[doc.Block, ...]:
-    """The first item of each group; the others stand behind a line."""
+    """Return the first item of each group; the others stand behind a line."""
     first = doc.Findings(tuple(group[0] for group in groups))
     more = tuple(item for group in groups for item in group[1:])
     title = f"{len(more)} more of the same"
@@ -539,7 +539,7 @@ def _devices(groups: Sequence[PeerGroup]) -> Iterator[doc.Block]:
 
 
 def _peer_table(groups: Sequence[PeerGroup], heads: Sequence[str]) -> doc.Table:
-    """A row a case, a column a device."""
+    """Return a row a case, a column a device."""
 
     def device(head: str) -> doc.Shown[PeerGroup]:
         number = head.partition(". ")[0]

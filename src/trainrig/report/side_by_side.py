@@ -51,7 +51,7 @@ if TYPE_CHECKING:  # numpy
 def predictions_side_by_side(
     several: Sequence[MachineComparison[Prediction]], tokens: float | None = None
 ) -> Document:
-    """The quickest machine's figures as they are; a machine that does not fit is dim."""
+    """Return the quickest machine's figures as they are; a machine that does not fit is dim."""
     known = [machine.answer for machine in several if machine.answer is not None]
     title = f"{known[0].question.shape.name} on {counted(len(several), 'machine')}"
     priced = any(machine.price is not None for machine in several)
@@ -109,7 +109,7 @@ def fits_side_by_side(several: Sequence[MachineComparison[FitAnswer]]) -> Docume
 
     def way(method: str) -> Shown[MachineComparison[FitAnswer]]:
         return column(
-            METHOD_NAMES[method], lambda machine: _way(machine.answer, method), kind="code"
+            METHOD_NAMES[method], lambda machine: _method_cell(machine.answer, method), kind="code"
         )
 
     rows = table(
@@ -149,8 +149,8 @@ def fits_side_by_side(several: Sequence[MachineComparison[FitAnswer]]) -> Docume
     return Document(title=title, blocks=tuple(blocks))
 
 
-def _way(answer: FitAnswer | None, method: str) -> Cell | str:
-    """``fits, 11.0``: the word, and GiB of one GPU."""
+def _method_cell(answer: FitAnswer | None, method: str) -> Cell | str:
+    """Return ``fits, 11.0``: the word, and GiB of one GPU."""
     if answer is None:
         return Cell("cannot", "bad")
     for method_fit in answer.methods:

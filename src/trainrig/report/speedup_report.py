@@ -67,12 +67,12 @@ def speedup_table(speedups: Sequence[Speedup], title: str) -> doc.Table:
 
 
 def ratio_text(speedup: Speedup) -> str | None:
-    """``1.25 ×``; None where it has no ratio."""
+    """Return ``1.25 ×``; None where it has no ratio."""
     return None if speedup.ratio is None else f"{speedup.ratio:.2f} ×"
 
 
 def interval_text(speedup: Speedup) -> str:
-    """``1.20 to 1.31``, the ends of its interval."""
+    """Return ``1.20 to 1.31``, the ends of its interval."""
     if speedup.low is None or speedup.high is None:
         return "-"
     if speedup.low <= 0.0 or speedup.high > _TOO_WIDE * speedup.low:

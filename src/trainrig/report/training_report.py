@@ -79,7 +79,7 @@ def training_blocks(view: RunView) -> tuple[doc.Block, ...]:
     blocks += [doc.Paragraph(" ".join(map(_conclusion, groups)))] if groups else []
     if len(results) == 1:
         blocks += [
-            doc.Group("card", (doc.Facts(tuple(_alone(results[0], predicted))),)),
+            doc.Group("card", (doc.Facts(tuple(_single_training(results[0], predicted))),)),
             *_bars(results),
             *_stacks(results),
         ]
@@ -89,7 +89,7 @@ def training_blocks(view: RunView) -> tuple[doc.Block, ...]:
             *(speedup_table(group, title.format(group[0].base)) for group in groups),
             _numbers(results, view.verdict),
             *_bars(results),
-            *_worth(results),
+            *_fusing_note(results),
             *_stacks(results),
             _step_times(results),
             *_resources(results),
@@ -120,7 +120,7 @@ def training_blocks(view: RunView) -> tuple[doc.Block, ...]:
 
 
 def training_document(view: RunView) -> doc.Document:
-    """The experiments of a run alone, for the end of ``trainrig train``."""
+    """Return the experiments of a run alone, for the end of ``trainrig train``."""
     return doc.Document(title=view.name, blocks=training_blocks(view))
 
 
@@ -170,7 +170,7 @@ _MFU = {False: "MFU {}", True: "MFU {} of a reference"}
 """By whether it trained on processors, of whose peak nobody knows more than the reported clock."""
 
 
-def _alone(
+def _single_training(
     result: TrainingResult, predicted: Sequence[TrainingPrediction]
 ) -> Iterator[tuple[str, str]]:
     """Yield the facts of a single training: speed, parts of a step, loss, memory."""
@@ -189,15 +189,15 @@ def _alone(
     if not result.passed:
         yield "Verdict", result.row_verdict
     speed = (
-        _spelled(result.throughput.tokens_per_s, "{} tokens/s", format_count),
-        _spelled(result.throughput.samples_per_s, "{} samples/s", format_count),
-        _spelled(
+        _setting_text(result.throughput.tokens_per_s, "{} tokens/s", format_count),
+        _setting_text(result.throughput.samples_per_s, "{} samples/s", format_count),
+        _setting_text(
             result.throughput.model_flops_per_s_per_device,
             "{} a device",
             lambda rate: format_quantity(rate, "FLOP/s"),
         ),
-        _spelled(result.throughput.mfu, _MFU[result.is_on_cpu], format_share),
-        _spelled(
+        _setting_text(result.throughput.mfu, _MFU[result.is_on_cpu], format_share),
+        _setting_text(
             result.throughput.hfu if result.throughput.hfu != result.throughput.mfu else None,
             "HFU {}",
             format_share,
@@ -212,8 +212,10 @@ def _alone(
         expected = f", predicted {format_memory(guess)}" if guess else ""
         yield "Peak memory a device", format_memory(result.memory.peak_bytes) + expected
     energy = (
-        _spelled(result.energy.per_token_j, "{} a token", lambda v: format_quantity(v, "J")),
-        _spelled(result.energy.mean_power_w, "{} on average", lambda v: format_quantity(v, "W")),
+        _setting_text(result.energy.per_token_j, "{} a token", lambda v: format_quantity(v, "J")),
+        _setting_text(
+            result.energy.mean_power_w, "{} on average", lambda v: format_quantity(v, "W")
+        ),
     )
     other_facts = (", ".join(filter(None, energy)), _devices(result), _observed_layout(result))
     for name, text in zip(("Energy", "Devices", "Layout"), other_facts, strict=True):
@@ -252,7 +254,7 @@ def _loss_facts(result: TrainingResult) -> Iterator[tuple[str, str]]:
         yield "First gradient norm", f"{norm:.4f}"
 
 
-def _spelled(value: float | None, sentence: str, form: Callable[[float], str]) -> str:
+def _setting_text(value: float | None, sentence: str, form: Callable[[float], str]) -> str:
     return sentence.format(form(value)) if value is not None else ""
 
 
@@ -356,8 +358,8 @@ def _bars(results: Sequence[TrainingResult]) -> Iterator[doc.Table]:
 _MET = {True: "met", False: "MISSED", None: "not judged"}
 
 
-def _worth(results: Sequence[TrainingResult]) -> Iterator[doc.Table]:
-    """A kernel's worth: the step with it over the step that has it written out."""
+def _fusing_note(results: Sequence[TrainingResult]) -> Iterator[doc.Table]:
+    """Yield a kernel's worth: the step with it over the step that has it written out."""
     if worth := worth_of_fusing(results):
         yield table(
             worth,
@@ -379,7 +381,9 @@ def _step_times(results: Sequence[TrainingResult]) -> doc.Table:
         return column(head, value, lambda share: f"{100.0 * share:.0f} %", optional=optional)
 
     def part(name: str) -> Callable[[TrainingResult], float | None]:
-        return lambda result: _divided(result.timing.breakdown.get(name), result.timing.step_time_s)
+        return lambda result: _step_parts(
+            result.timing.breakdown.get(name), result.timing.step_time_s
+        )
 
     older = any("communication" in result.timing.breakdown for result in results)
     shown_parts = {
@@ -404,7 +408,7 @@ def _step_times(results: Sequence[TrainingResult]) -> doc.Table:
     )
 
 
-def _divided(part: float | None, whole: float | None) -> float | None:
+def _step_parts(part: float | None, whole: float | None) -> float | None:
     return None if part is None or not whole else part / whole
 
 
@@ -436,7 +440,7 @@ def _resources(results: Sequence[TrainingResult]) -> Iterator[doc.Table]:
 
 
 def _devices(result: TrainingResult) -> str | None:
-    """``GPU 0, 1 (RTX 4090)``, ``cores 0-3``."""
+    """Return ``GPU 0, 1 (RTX 4090)``, ``cores 0-3``."""
     gpus = [device for device in result.layout.devices if device.device.startswith("cuda")]
     if gpus:
         numbers = [gpu.device if gpu.index is None else str(gpu.index) for gpu in gpus]
@@ -470,7 +474,7 @@ def _losses(results: Sequence[TrainingResult]) -> doc.Table:
 
 
 def _observed_layout(result: TrainingResult) -> str | None:
-    """``2 ranks, ZeRO-3, bf16, recomputed, as FSDPModel``."""
+    """Return ``2 ranks, ZeRO-3, bf16, recomputed, as FSDPModel``."""
     observed = result.layout.found
     if observed is None:
         return None
@@ -513,7 +517,7 @@ def _predictions(
     ]
 
     def error(pair: tuple[TrainingPrediction, TrainingResult]) -> float | None:
-        share = _divided(pair[0].step_time_s, pair[1].timing.step_time_s)
+        share = _step_parts(pair[0].step_time_s, pair[1].timing.step_time_s)
         return None if share is None else share - 1.0
 
     def interval(pair: tuple[TrainingPrediction, TrainingResult]) -> str | None:
@@ -536,7 +540,7 @@ def _predictions(
 def _profiled(
     results: Sequence[TrainingResult], predicted: Sequence[TrainingPrediction]
 ) -> Iterator[doc.Table]:
-    """The parts of a profiled step, and below each what was predicted of it."""
+    """Yield the parts of a profiled step, and below each what was predicted of it."""
     forecast = {
         prediction.name: prediction.parts
         for prediction in predicted

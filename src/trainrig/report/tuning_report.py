@@ -20,7 +20,7 @@ def tuning_document(
     left_out: Sequence[str] = (),
     refused: Sequence[tuple[str, str]] = (),
 ) -> doc.Document:
-    """One line a layout; ``left_out``: names of those that were not trained.
+    """Return one line a layout; ``left_out``: names of those that were not trained.
 
     ``refused``: names of those that this machine cannot train, and why.
     """
@@ -40,7 +40,9 @@ def tuning_document(
                 ranking,
                 column("place", _place),
                 words("layout", lambda standing: standing.result.name),
-                column("token/s", lambda standing: standing.result.throughput.tokens_per_s, _rate),
+                column(
+                    "token/s", lambda standing: standing.result.throughput.tokens_per_s, _rate_text
+                ),
                 column("step", lambda standing: standing.result.timing.step_time_s, format_time),
                 column("predicted", _predicted, format_time),
                 column("off", lambda standing: standing.error, signed_share, optional=1),
@@ -56,7 +58,7 @@ def _place(standing: Standing) -> str | None:
     return None if standing.place is None else f"{standing.place}{'=' if standing.tied else ''}"
 
 
-def _rate(value: float) -> str:
+def _rate_text(value: float) -> str:
     return format_quantity(value, "token/s").removesuffix(" token/s")
 
 

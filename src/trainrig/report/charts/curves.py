@@ -42,7 +42,7 @@ _NEAR = 4.0
 
 
 def curves(view: RunView, everything: Sequence[Row]) -> tuple[Figure, ...]:
-    """The curves over size that this run's points can fill."""
+    """Return the curves over size that this run's points can fill."""
     usable = [row for row in everything if value_of(row.measured)]
     names = name_devices(devices(usable))
     figures = itertools.chain(
@@ -55,19 +55,19 @@ def curves(view: RunView, everything: Sequence[Row]) -> tuple[Figure, ...]:
 
 
 def value_of(record: Record | None) -> float:
-    """A value that can be drawn, which is above zero; else 0."""
+    """Return a value that can be drawn, which is above zero; else 0."""
     is_drawn = record is not None and record.status is Status.OK
     return max(0.0, record.value or 0.0) if record is not None and is_drawn else 0.0
 
 
 def one_device(chosen: Sequence[Row]) -> list[Row]:
-    """The rows of the first device that has any, alone."""
+    """Return the rows of the first device that has any, alone."""
     first = next(iter(devices(chosen)), None)
     return [row for row in chosen if (row.device, row.index) == first and row.count == 1]
 
 
 def claim_of(view: RunView, chosen: Sequence[Row]) -> float | None:
-    """The claim that bounds these rows, in their unit."""
+    """Return the claim that bounds these rows, in their unit."""
     for row in chosen:
         if (claim := claim_for(view.records, row)) is not None:
             return claim.value
@@ -77,13 +77,13 @@ def claim_of(view: RunView, chosen: Sequence[Row]) -> float | None:
 
 
 def by_dtype(chosen: Iterable[Row]) -> dict[str, list[Row]]:
-    """Rows by their dtype, in the order in which people look for them."""
+    """Return rows by their dtype, in the order in which people look for them."""
     groups = grouped(chosen, lambda row: str(row.case.get("dtype")))
     return {dtype: groups[dtype] for dtype in sorted(groups, key=dtype_order)}
 
 
 def mark(row: Row, x: float, y: float, unit: str) -> Point:
-    """A row's point: hollow where it was noisy, or hot in cache."""
+    """Return a row's point: hollow where it was noisy, or hot in cache."""
     noisy = row.measured.disturbed if row.measured is not None else None
     hot = row.role is Role.STREAM and row.case.get("cache") == "hot"
     title = f"{case_text(row.benchmark, row.case)}: {format_quantity(y, unit)}"
@@ -158,7 +158,7 @@ def _has_curve(lines: Iterable[Series]) -> bool:
 
 
 def _by_device(chosen: Sequence[Row], names: Mapping[Device, str]) -> list[Series]:
-    """One line a device.  More than two are drawn alike, but for those that fall behind."""
+    """Return one line a device.  More than two are drawn alike, but for those that fall behind."""
     of_device = grouped(chosen, lambda row: (row.device, row.index))
     groups = {where: of_device[where] for where in devices(chosen)}
     best = {where: max(value_of(row.measured) for row in rows) for where, rows in groups.items()}
@@ -174,7 +174,7 @@ def _by_device(chosen: Sequence[Row], names: Mapping[Device, str]) -> list[Serie
 
 
 def _by_case(chosen: Iterable[Row], names: Sequence[str], field: str) -> list[Series]:
-    """One line for each value of the named fields; the first field picks the colour."""
+    """Return one line for each value of the named fields; the first field picks the colour."""
     groups = grouped(chosen, lambda row: tuple(row.case.get(name) for name in names))
     first = list(dict.fromkeys(group[0] for group in groups))
     return [
@@ -263,7 +263,7 @@ def _curve(
     *,
     by_point: bool = False,
 ) -> Figure:
-    """``by_point``: points that differ much need a logarithmic axis, not lines alone."""
+    """Return ``by_point``: points that differ much need a logarithmic axis, not lines alone."""
     lines = [*others, *measured_series]
     tops = [max(point.y for point in line.points) for line in lines if line.points]
     highest = max([*tops, claim or 0.0])

@@ -97,7 +97,7 @@ def _map(
     names: Mapping[Device, str],
     flat: set[str],
 ) -> Group:
-    """One layer and pass: a table for each device, then for each source."""
+    """Return one layer and pass: a table for each device, then for each source."""
     first = members[0]
     measured = (row.measured for row in members if row.measured is not None)
     by_device = grouped(measured, lambda record: (record.device, record.device_index))
@@ -117,7 +117,7 @@ def _map(
         for where in host_first[: MAX_GRIDS - len(others)]
     ]
     grids += [
-        _grid(device, source, records, _their_peak(view, records[0]), flat)
+        _grid(device, source, records, _published_peak(view, records[0]), flat)
         for (device, source), records in others.items()
     ]
     case = {k: v for k, v in first.case.items() if k not in _AXES}
@@ -129,7 +129,7 @@ def _map(
 def _grid(
     label: str, source: str, records: Sequence[Record], matmul: Record | None, flat: set[str]
 ) -> Table:
-    """One device's cells in a unit of their own: a host's beside a GPU's would be zeros."""
+    """Return one device's cells in a unit of their own: a host's beside a GPU's would be zeros."""
     scale, unit = si_scale(max(map(valid_value, records)), records[0].unit)
     at = {place: record for record in records if (place := _place(record.case))}
     batches, seqs = (sorted(set(sizes))[:MAX_AXIS] for sizes in zip(*at, strict=True))
@@ -181,7 +181,7 @@ def _published(view: RunView, first: Row) -> dict[tuple[str, str], list[Record]]
 
 def _is_same_layer(record: Record, first: Row) -> bool:
     def plain(layer: object) -> str:
-        """``gpt2mediumblock``: without blanks, dashes and capitals."""
+        """Return ``gpt2mediumblock``: without blanks, dashes and capitals."""
         return "".join(letter for letter in str(layer).lower() if letter.isalnum())
 
     types = {record.case.get("dtype"), first.case.get("dtype")}
@@ -195,8 +195,8 @@ def _is_same_layer(record: Record, first: Row) -> bool:
     )
 
 
-def _their_peak(view: RunView, record: Record) -> Record | None:
-    """The best matmul of the same device and dtype that the same person printed."""
+def _published_peak(view: RunView, record: Record) -> Record | None:
+    """Return the best matmul of the same device and dtype that the same person printed."""
     who = str(record.source).split("/", 1)[0]
     return best_record(
         other

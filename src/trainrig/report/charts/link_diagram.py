@@ -71,7 +71,7 @@ def is_nvlink(path: str) -> bool:
 
 
 def draw(diagram: LinkDiagram) -> str:
-    """The drawing as an ``<svg>``; every text is escaped."""
+    """Return the drawing as an ``<svg>``; every text is escaped."""
     homes = sockets(diagram)
     order = [number for socket in homes for switch in socket for number in switch]
     place = {number: 20.0 + index * (_BOX + _GAP) for index, number in enumerate(order)}
@@ -118,7 +118,7 @@ def _boxes(diagram: LinkDiagram, place: dict[int, float]) -> Iterator[str]:
 
 
 def _nvlinks(diagram: LinkDiagram, place: dict[int, float], width: float) -> Iterator[str]:
-    """One bar where all pairs have the same, arcs elsewhere."""
+    """Yield one bar where all pairs have the same, arcs elsewhere."""
     rates = dict(diagram.rates)
     links = [pair for pair in diagram.paths if is_nvlink(pair[2])]
     kinds = {path for *_, path in links}

@@ -39,7 +39,7 @@ def over_time(series: Mapping[str, Sequence[Row]], names: Iterable[str] = ()) ->
 
 
 def _once(rows: Sequence[Row]) -> list[Row]:
-    """Each step once, as the last round, or what was resumed, trained it."""
+    """Return each step once, as the last round, or what was resumed, trained it."""
     last = {step: row for row in rows if (step := plain(row.get("step"))) is not None}
     return [last[step] for step in sorted(last)]
 
@@ -92,18 +92,18 @@ def _telemetry_figures(rows: Sequence[Row]) -> Iterator[Figure]:
 
 
 def telemetry_start(rows: Iterable[Row]) -> float:
-    """The first moment of some rows, s since 1970."""
+    """Return the first moment of some rows, s since 1970."""
     return min((at for row in rows if (at := plain(row.get("t"))) is not None), default=0.0)
 
 
 def _line(rows: Iterable[Row], at: str, value: Callable[[Row], float | None]) -> Line:
-    """The rows that have both numbers."""
+    """Return the rows that have both numbers."""
     pairs = ((plain(row.get(at)), value(row)) for row in rows)
     return [(x, y) for x, y in pairs if x is not None and y is not None]
 
 
 def line_figure(title: str, unit: str, lines: Mapping[str, Line], x_title: str) -> Iterator[Figure]:
-    """A chart of one line or several; nothing where none has two points."""
+    """Yield a chart of one line or several; nothing where none has two points."""
     drawn = [(name, line) for name, line in lines.items() if len(line) > 1]
     drawn_lines = drawn[:_MAX_LINES]
     if not drawn_lines:

@@ -43,7 +43,7 @@ _CAPTION = (
 
 
 def roofline(view: RunView, everything: Sequence[Row]) -> Figure | None:
-    """The first device's roofline; None where too few points or no bandwidth are known."""
+    """Return the first device's roofline; None where too few points or no bandwidth are known."""
     usable = [
         row
         for row in everything
@@ -98,7 +98,7 @@ def roofline(view: RunView, everything: Sequence[Row]) -> Figure | None:
 
 
 def _placed(rows: Iterable[Row]) -> Iterator[Placed]:
-    """The rows that have a place on the axis of FLOP per byte."""
+    """Yield the rows that have a place on the axis of FLOP per byte."""
     for row in rows:
         is_drawn = row.role is not Role.STREAM or row.metric == "byte_rate"
         if row.measured is not None and is_drawn and (x := intensity_of(row.measured)) is not None:
@@ -121,7 +121,7 @@ def _flats(
     span: tuple[float, float],
     number: int,
 ) -> list[Series]:
-    """A dtype's arithmetic roofs; one label says both numbers."""
+    """Return a dtype's arithmetic roofs; one label says both numbers."""
     unit = dtype_points[0][0].unit
     claim = claim_of(view, [row for row, _ in dtype_points])
     record = best_record(row.measured for row, _ in dtype_points)

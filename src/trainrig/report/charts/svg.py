@@ -61,7 +61,7 @@ class Series:
 
 
 def thinned(points: Sequence[Point], most: int) -> tuple[Point, ...]:
-    """Every so manieth point, so that about ``most`` are left, and the last."""
+    """Return every so manieth point, so that about ``most`` are left, and the last."""
     stride = max(1, math.ceil(len(points) / most))
     return (*points[:-1:stride], *points[-1:])
 
@@ -100,7 +100,7 @@ class Axis:
 
 
 def quantity_axis(highest: float, unit: str, *, log: bool = False) -> Axis:
-    """An axis in the prefixed unit that the highest value reads best in."""
+    """Return an axis in the prefixed unit that the highest value reads best in."""
     divisor, spelled = si_scale(highest, unit)
     return Axis(title=spelled, log=log, scale=divisor)
 
@@ -274,7 +274,7 @@ def _notes(notes: Sequence[Note], xs: _Scale, ys: _Scale) -> list[str]:
 def _labels(
     series: Sequence[Series], xs: _Scale, ys: _Scale, width: float, margin: float
 ) -> list[str]:
-    """Each series' name right of its last point, moved apart so that none covers another."""
+    """Return each series' name right of its last point, moved apart so that none covers another."""
     named = sorted((s for s in series if s.label), key=lambda s: s.faint)
     placed = []
     for each in named[: int((ys.start - ys.end) / _LINE) + 1]:
@@ -282,13 +282,15 @@ def _labels(
         placed.append((ys(last.y), xs(last.x), each))
     placed.sort(key=lambda place: place[0])
     parts = []
-    for (start, x, each), y in zip(placed, _apart([y for y, _, _ in placed], ys), strict=True):
+    for (start, x, each), y in zip(
+        placed, _spread_labels([y for y, _, _ in placed], ys), strict=True
+    ):
         edge, faint = width - margin + 14.0, " quiet" if each.faint else ""
         parts.append(
             f'<path class="lead {each.colour}{faint}" d="M{x + 6.0:.1f} {start:.1f}'
             f'L{max(edge - 4.0, x + 6.0):.1f} {y:.1f}"/>'
         )
-        text = _cut(each.label, max(3.0 * _CHAR, margin - 18.0))
+        text = _clipped(each.label, max(3.0 * _CHAR, margin - 18.0))
         css = f"label {each.colour}{faint}"
         parts.append(_text(edge, y + 4.0, text, css, title=each.label))
     return parts
@@ -299,8 +301,8 @@ def _width(text: str) -> float:
     return sum(_WIDE_CHAR if is_wide(letter) else _CHAR for letter in text)
 
 
-def _cut(text: str, room: float) -> str:
-    """The text, or what of it fits with dots behind it."""
+def _clipped(text: str, room: float) -> str:
+    """Return the text, or what of it fits with dots behind it."""
     if _width(text) <= room:
         return text
     while text and _width(text) + _CHAR > room:
@@ -308,7 +310,7 @@ def _cut(text: str, room: float) -> str:
     return text.rstrip() + "…"
 
 
-def _apart(wanted: Sequence[float], ys: _Scale) -> list[float]:
+def _spread_labels(wanted: Sequence[float], ys: _Scale) -> list[float]:
     """Ascending positions at least a line apart, near the wanted ones, within the chart."""
     placed: list[float] = []
     for y in wanted:

@@ -42,7 +42,7 @@ _UNSEEN = re.compile(
 
 
 def to_html(document: doc.Document) -> str:
-    """The whole page, in the language that is shown."""
+    """Return the whole page, in the language that is shown."""
     document = doc.translated(document)
     titles = list(_titles(document.blocks))
     head = list(itertools.takewhile(lambda block: not any(_titles([block])), document.blocks))
@@ -66,7 +66,7 @@ def to_html(document: doc.Document) -> str:
 
 
 def _titles(blocks: Iterable[doc.Block]) -> Iterator[str]:
-    """The headings of a page, which its contents link to."""
+    """Yield the headings of a page, which its contents link to."""
     for block in blocks:
         if isinstance(block, doc.Section):
             yield block.title
@@ -75,17 +75,17 @@ def _titles(blocks: Iterable[doc.Block]) -> Iterator[str]:
 
 
 def _anchor(title: str) -> str:
-    """A heading as a link names it: ``gpu-to-gpu``."""
+    """Return a heading as a link names it: ``gpu-to-gpu``."""
     return re.sub(r"\W+", "-", title.lower()).strip("-")
 
 
 def commands(text: str) -> list[tuple[bool, str]]:
-    """The text in pieces; True marks what can be typed."""
+    """Return the text in pieces; True marks what can be typed."""
     return [(n % 2 == 1, part) for n, part in enumerate(_COMMAND.split(text)) if part]
 
 
 def _draw(figure: doc.Figure) -> dict[str, object]:
-    """The figure's two drawings, safe to print as they are."""
+    """Return the figure's two drawings, safe to print as they are."""
     from markupsafe import Markup
 
     if isinstance(figure.chart, LinkDiagram):  # it escapes its texts, too
@@ -101,7 +101,7 @@ def _draw(figure: doc.Figure) -> dict[str, object]:
 
 @cache
 def page_template(name: str) -> Template:
-    """A template of this folder; what it prints is escaped."""
+    """Return a template of this folder; what it prints is escaped."""
     from jinja2 import Environment, PackageLoader, StrictUndefined
 
     environment = Environment(

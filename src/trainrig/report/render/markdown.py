@@ -19,7 +19,7 @@ _MAX_ROWS = 200
 
 
 def to_markdown(document: doc.Document) -> str:
-    """Every block that text can hold, ending in a newline."""
+    """Return every block that text can hold, ending in a newline."""
     document = doc.translated(document)
     parts = [_escape(document.banner)]
     for level, block in doc.text_blocks(document.blocks):
@@ -118,12 +118,12 @@ def _cell(cell: doc.Cell) -> str:
 def _pipes(
     heads: Iterable[str], rows: Iterable[Iterable[str]], left_aligned: Collection[int]
 ) -> str:
-    """A table of escaped cells; the columns ``left`` are aligned so."""
+    """Return a table of escaped cells; the columns ``left`` are aligned so."""
     names = [_escape(head) for head in heads]
     rule = ["---" if n in left_aligned else "---:" for n in range(len(names))]
     return "\n".join(f"| {' | '.join(row)} |" for row in (names, rule, *rows))
 
 
 def _escape(text: str) -> str:
-    """One line, printable, with markdown's own characters made plain."""
+    """Return one line, printable, with markdown's own characters made plain."""
     return _SPECIAL.sub(r"\\\1", " ".join(one_line(text).split()))

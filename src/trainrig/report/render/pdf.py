@@ -36,7 +36,7 @@ _TAIL = 1024
 
 
 def find_browser() -> str:
-    """The path of the browser that prints.  Raises UnavailableError where there is none."""
+    """Return the path of the browser that prints.  Raises UnavailableError where there is none."""
     for name in BROWSERS:
         if (path := shutil.which(name)) is not None:
             return path

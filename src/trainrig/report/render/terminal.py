@@ -232,7 +232,7 @@ class _Printer:
 
 
 def waterfall_title(block: doc.WaterfallBars) -> str:
-    """``fp16 compute of RTX 4090 #1``."""
+    """Return ``fp16 compute of RTX 4090 #1``."""
     if not block.subtitle:
         return block.title
     form = translate("{quantity} of {name}")
@@ -240,14 +240,14 @@ def waterfall_title(block: doc.WaterfallBars) -> str:
 
 
 def stack_key(table: doc.Table) -> str:
-    """``f forward, b backward``: what the letters of stacked bars mean."""
+    """Return ``f forward, b backward``: what the letters of stacked bars mean."""
     return ", ".join(
         f"{letter} {name}" for letter, name in zip(LETTERS, table.part_names(), strict=False)
     )
 
 
 def command_lines(command: str, width: int) -> Iterator[str]:
-    """A command in lines that a shell takes together, broken before options."""
+    """Yield a command in lines that a shell takes together, broken before options."""
     words = re.split(r" (?=--)", command) if command else []
     line = ""
     for word in words:
@@ -261,7 +261,7 @@ def command_lines(command: str, width: int) -> Iterator[str]:
 
 
 def draw(drawing: doc.Drawing) -> str:
-    """A drawing in characters, as wide as its kind is."""
+    """Return a drawing in characters, as wide as its kind is."""
     match drawing:
         case doc.Strip(start, end):  # to an eighth of a character
             first = min(round(start * _STRIP), _STRIP - 1)
@@ -280,7 +280,7 @@ def draw(drawing: doc.Drawing) -> str:
 
 
 def _whisker(whisker: doc.Whisker) -> str:
-    """``   │  ├──●──┤``: the line is "no difference"."""
+    """Return ``   │  ├──●──┤``: the line is "no difference"."""
     cells = [" "] * _WHISKER
 
     def place(share: float) -> int:
@@ -333,7 +333,7 @@ def _row_keys(
 
 
 def _sizes(column: doc.Column, texts: Sequence[str]) -> tuple[int, int]:
-    """A column's least and its natural width."""
+    """Return a column's least and its natural width."""
     cells = [column.head, *texts]
     natural = max(map(width_of, cells))
     if column.kind != "words":
@@ -348,7 +348,7 @@ def _sizes(column: doc.Column, texts: Sequence[str]) -> tuple[int, int]:
 
 
 def _fit(sizes: Sequence[tuple[int, int]], width: int) -> list[int]:
-    """The widest columns of words give up what is too much."""
+    """Return the widest columns of words give up what is too much."""
     widths = [natural for _, natural in sizes]
     while sum(widths) + _GAP * (len(widths) - 1) > width:
         wide = [n for n, (least, _) in enumerate(sizes) if widths[n] > least]
