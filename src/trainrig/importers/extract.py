@@ -131,10 +131,14 @@ def word(text: object) -> str:
 
 
 def device_name(printed: str | None) -> str | None:
-    """Return the catalog's name of a device where one fits exactly, else the printed one."""
+    """Return the catalog's name of a device where one fits exactly, else the printed one.
+
+    pci.ids puts the product behind the chip's code name: ``Arcturus GL-XL [Instinct MI100]``.
+    """
     if not printed or not (name := word(printed)):
         return None
-    chip = find_chip(name)
+    product = re.search(r"\[([^\]]+)\]$", name)
+    chip = find_chip(name) or (find_chip(product[1]) if product else None)
     return chip.name if chip else name
 
 

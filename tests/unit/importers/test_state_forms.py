@@ -8,6 +8,7 @@ import pytest
 
 from trainrig.errors import DataError
 from trainrig.importers import Reading, read_file
+from trainrig.importers.extract import device_name
 from trainrig.machine.snapshot import Missing
 
 SAMPLES = Path(__file__).parent / "samples"
@@ -124,6 +125,12 @@ def test_dcgm_4_names_gpus_in_rows_of_their_own(tmp_path: Path) -> None:
     (tmp_path / "diag.txt").write_text(table)
     ((_, reading),) = read_file(tmp_path / "diag.txt")
     assert [(r.device_index, r.status.value) for r in reading.records] == [(0, "ok"), (1, "failed")]
+
+
+def test_a_product_behind_a_chip_s_code_name_is_found() -> None:
+    assert device_name("Arcturus GL-XL [Instinct MI100]") == "MI100"
+    assert device_name("NVIDIA H100 80GB HBM3") == "H100 SXM5 80GB"
+    assert device_name("Unknown [Thing]") == "Unknown [Thing]"
 
 
 @pytest.mark.parametrize("name", ["topo-p2p.txt", "perftest-write.txt", "dmon-2x.txt"])
