@@ -6,7 +6,7 @@ What measurements reveal (a slow card among fast ones, a number below its band) 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 from trainrig.catalog.lookup import chip_by_pci_id, find_chip
 from trainrig.doctor.check import (
@@ -134,27 +134,54 @@ _LEAST_OF_SIBLINGS = 0.99
 
 def _memory_size(snapshot: Snapshot) -> Iterator[Finding]:
     """Find GPUs that show less memory than their data sheet or their siblings have."""
-    gpus = [gpu for gpu in gpus_of(snapshot) if gpu.mode.mig is not True]
+    gpus = _whole_gpus(snapshot)
     for gpu in gpus:
-        own, name = gpu.memory.total_bytes, gpu.name
-        if isinstance(own, Missing) or isinstance(name, Missing):
+        num_bytes = gpu.memory.total_bytes
+        if isinstance(num_bytes, Missing) or isinstance(gpu.name, Missing):
             continue
-        chip = find_chip(name) or chip_by_pci_id(value_or(gpu.pci_id, ""))
-        claimed = chip.memory.size if chip is not None else None
-        alike = [
-            other.memory.total_bytes
-            for other in gpus
-            if other.name == name and isinstance(other.memory.total_bytes, int)
-        ]
-        most, what = max(alike), "the others have"
-        if claimed and own < _LEAST_OF_SHEET * claimed:
-            most, what = int(claimed), "its data sheet says"
-        elif own >= _LEAST_OF_SIBLINGS * most:
+        claimed = _claimed_bytes(gpu)
+        most, source = max(_sizes_of_model(gpus, gpu.name)), "the others have"
+        if claimed and num_bytes < _LEAST_OF_SHEET * claimed:
+            most, source = int(claimed), "its data sheet says"
+        elif num_bytes >= _LEAST_OF_SIBLINGS * most:
             continue
-        evidence = f"GPU {gpu.index}: {format_memory(own)} of memory; {what} {format_memory(most)}"
+        shown = format_memory(num_bytes)
+        evidence = f"GPU {gpu.index}: {shown} of memory; {source} {format_memory(most)}"
         yield finding(
             "gpu-memory-short", "error", evidence, f"{_DRAIN}; or a virtual GPU: its host"
         )
+
+
+def _whole_gpus(snapshot: Snapshot) -> list[Gpu]:
+    """Return the GPUs that show all of their memory: MIG shows a part."""
+    return [gpu for gpu in gpus_of(snapshot) if gpu.mode.mig is not True]
+
+
+def _claimed_bytes(gpu: Gpu) -> float | None:
+    """Return the memory that a GPU's data sheet claims, in bytes."""
+    chip = find_chip(value_or(gpu.name, "")) or chip_by_pci_id(value_or(gpu.pci_id, ""))
+    return chip.memory.size if chip is not None else None
+
+
+def _sizes_of_model(gpus: Sequence[Gpu], name: str) -> list[int]:
+    """Return the memory in bytes of each GPU of a model."""
+    sizes = [gpu.memory.total_bytes for gpu in gpus if gpu.name == name]
+    return [size for size in sizes if isinstance(size, int)]
+
+
+def _needs_memory_to_compare(snapshot: Snapshot) -> object:
+    """Require a data sheet or a second GPU of its model for each GPU."""
+    gpus = _whole_gpus(snapshot)
+    lonely = [
+        gpu
+        for gpu in gpus
+        if isinstance(gpu.name, str)
+        and len(_sizes_of_model(gpus, gpu.name)) < 2
+        and _claimed_bytes(gpu) is None
+    ]
+    if gpus_of(snapshot) and (lonely or not gpus):
+        return Missing("no data sheet and no second GPU of its model to compare with")
+    return needs_gpus(snapshot)
 
 
 _DRAIN = "drain it; nvidia-smi -q -d ROW_REMAPPER,PAGE_RETIREMENT; replace the card if it goes on"
@@ -372,7 +399,7 @@ CHECKS = (
         finds=("gpu-memory-short",),
         judge=_memory_size,
         facts=("gpus.memory.total_bytes", "gpus.name"),
-        needs=needs_gpus,
+        needs=_needs_memory_to_compare,
     ),
     HealthCheck(
         id="xid",

@@ -69,6 +69,19 @@ def test_a_matrix_of_paths_says_nothing_of_memory_heat_or_clocks(samples: Path) 
     assert healthy_ids == {"nvlink", "topology"}
 
 
+def test_memory_that_nothing_is_known_of_is_not_called_whole() -> None:
+    (check,) = [check for check in CHECKS if check.id == "gpu-memory-size"]
+    two = full()
+    assert answer(check, two).state == "healthy"
+    assert isinstance(two.gpus, tuple)
+    unknown = two.gpus[0].replace(name="A card that no catalog has", pci_id="10de:0000")
+    assert answer(check, dataclasses.replace(two, gpus=(unknown,))).state == "not checkable"
+    again = unknown.replace(index=1)
+    assert answer(check, dataclasses.replace(two, gpus=(unknown, again))).state == "healthy"
+    sliced = unknown.replace(mig=True)
+    assert answer(check, dataclasses.replace(two, gpus=(sliced,))).state == "not checkable"
+
+
 def test_results_of_a_tool_are_no_machine_and_lead_to_import(samples: Path) -> None:
     path = samples / "gpu-burn-faulty.txt"
     done = CliRunner().invoke(cli, ["doctor", str(path)], standalone_mode=False)
