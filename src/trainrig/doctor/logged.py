@@ -1,7 +1,7 @@
 """Find errors of buses, disks, processors and NVSwitches in the kernel's log.
 
-Which event means what stands in logged.toml.  Each device has a finding of its own, with the number
-of its errors.
+The meaning of each event stands in logged.toml.  Each device has a finding of its own, with the
+number of its errors.
 """
 
 from __future__ import annotations
@@ -79,7 +79,7 @@ CHECKS = (
         id="kernel-log",
         title="The kernel logged no error of a bus, disk, processor or switch",
         reads="dmesg, journalctl -k, /var/log/kern.log",
-        finds=tuple(sorted({each.finding for each in _meanings().values()})),
+        finds=tuple(sorted({meaning.finding for meaning in _meanings().values()})),
         judge=_logged,
         facts=("health.kernel_log",),
         root="the kernel's log, where the system hides it from users",

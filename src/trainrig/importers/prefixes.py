@@ -59,7 +59,7 @@ class Prefixes:
         for prefix in self.learned:
             sample = [_cut_off(prefix, line)[1] for line in sample]
         while sample and len(self.learned) < _MOST_NESTED:
-            form = next((each for each in _forms() if self._has(each, sample)), None)
+            form = next((new for new in _forms() if self._has(new, sample)), None)
             if form is None:
                 return
             prefix = _spaced(form, sample)
@@ -69,15 +69,15 @@ class Prefixes:
     def _has(self, prefix: _Prefix, sample: Sequence[str]) -> bool:
         if any(form.form is prefix.form for form in self.learned):
             return False
-        match = sum(prefix.pattern.match(line) is not None for line in sample)
-        return match > 0 and match >= prefix.form.least_share * len(sample)
+        num_matching = sum(prefix.pattern.match(line) is not None for line in sample)
+        return num_matching > 0 and num_matching >= prefix.form.least_share * len(sample)
 
     def strip(self, line: str) -> tuple[str, str | None]:
         """Return the line without its prefixes, and the rank, host or pod that they name."""
         label = None
         for prefix in self.learned:
-            found, line = _cut_off(prefix, line)
-            label = label or found
+            prefix_label, line = _cut_off(prefix, line)
+            label = label or prefix_label
         return line, label
 
 

@@ -157,17 +157,17 @@ def _other_processes(gpu: Gpu, processes: object, used: object, *, holds_context
     """Return the processes on a GPU and their use of it, without this program's."""
     if isinstance(gpu.activity.num_processes, Missing) or not isinstance(processes, list):
         return gpu
-    pids, own = [listed.get("pid") for listed in objects(processes)], os.getpid()
-    if holds_context and own not in pids:
+    pids, own_pid = [listed.get("pid") for listed in objects(processes)], os.getpid()
+    if holds_context and own_pid not in pids:
         elsewhere = Missing("the driver lists processes by the numbers of another namespace")
         return gpu.replace(num_processes=elsewhere, others_utilization=elsewhere)
     shares = {
         sample.get("pid"): percent(sample.get("smUtil"), "utilization")
         for sample in objects(used)
-        if not _is_own_process(sample.get("pid"), own, own in pids)
+        if not _is_own_process(sample.get("pid"), own_pid, own_pid in pids)
     }
     return gpu.replace(
-        num_processes=sum(not _is_own_process(pid, own, own in pids) for pid in pids),
+        num_processes=sum(not _is_own_process(pid, own_pid, own_pid in pids) for pid in pids),
         others_utilization=min(sum(_numbers(shares.values())), 1.0)
         if isinstance(used, list) and used
         else Missing("the driver does not tell what each process used"),

@@ -48,8 +48,8 @@ def place_of(folder: str, host: Host | None = None) -> MountPoint | Missing:
 
 def _parse(line: str) -> MountPoint | None:
     """Read ``36 35 98:0 /root /mnt rw - ext4 /dev/sda1 rw``; optional fields end with a dash."""
-    left, dash, right = line.partition(" - ")
-    words, kind = left.split(" "), right.split(" ")
+    mounted, dash, system = line.partition(" - ")
+    words, kind = mounted.split(" "), system.split(" ")
     if not dash or len(words) < 6 or not words[4].startswith("/") or not kind[0]:
         return None
     # Spaces, tabs, line ends and backslashes are written as three octal digits.

@@ -134,7 +134,7 @@ def _names(host: Host, wanted: Iterable[str]) -> Mapping[str, str] | Missing:
 
 def names_in_pci_ids(content: str, wanted: set[str]) -> Mapping[str, str]:
     """Return the names in a pci.ids: a line a vendor, below it, after one tab, a line a device."""
-    found, vendor = {}, ""
+    names, vendor = {}, ""
     vendors = {pci_id.partition(":")[0] for pci_id in wanted}
     for line in content.splitlines():
         if line[:1] not in ("\t", "#", ""):
@@ -142,5 +142,5 @@ def names_in_pci_ids(content: str, wanted: set[str]) -> Mapping[str, str]:
         elif vendor in vendors and line[:1] == "\t" and line[1:2] not in ("\t", ""):
             pci_id = f"{vendor}:{line[1:5]}"
             if pci_id in wanted:
-                found[pci_id] = line[5:].strip()
-    return found
+                names[pci_id] = line[5:].strip()
+    return names

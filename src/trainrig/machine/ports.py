@@ -157,19 +157,19 @@ def _processes(host: Host) -> list[_Process]:
 
 def _owners(host: Host, processes: Iterable[_Process], wanted: set[str]) -> Mapping[str, _Process]:
     """Return the process of each socket, as far as this user may see them."""
-    left, found = set(wanted), {}
+    unassigned, owners = set(wanted), {}
     for process in processes:
-        if not left:
+        if not unassigned:
             break
         folder = f"/proc/{process.pid}/fd"
         for number in value_or(host.names(folder), ()):
             match = re.fullmatch(
                 r"socket:\[(\d+)\]", value_or(host.link_text(f"{folder}/{number}"), "")
             )
-            if match and match[1] in left:
-                found[match[1]] = process
-                left.discard(match[1])
-    return found
+            if match and match[1] in unassigned:
+                owners[match[1]] = process
+                unassigned.discard(match[1])
+    return owners
 
 
 def _service_in(line: str) -> _Service | None:
