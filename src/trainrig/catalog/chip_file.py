@@ -10,7 +10,6 @@ from pydantic import BaseModel, ConfigDict, Field, StringConstraints, create_mod
 
 from trainrig.catalog.chip import CHIP_KEYS, Chip, Peak, Provenance, Size, Source, Text
 from trainrig.catalog.fields import FIELDS
-from trainrig.catalog.load import file_hint, file_label
 from trainrig.errors import DataError
 from trainrig.record import read_toml
 
@@ -62,9 +61,17 @@ class _File(_Strict):
     chip: list[_ChipEntry]
 
 
-def read_file(path: Path) -> Iterator[Chip]:
-    """Return the chips of a data file.  Raises DataError."""
-    label, hint = file_label(path), file_hint(path)
+def read_file(path: Path, label: str, hint: str | None) -> Iterator[Chip]:
+    """Yield the chips of a data file.
+
+    Args:
+        path: Where it lies.
+        label: Its name in messages.
+        hint: What to do about a file that cannot be read.
+
+    Raises:
+        DataError: Unreadable, or not as data files of chips are.
+    """
     try:
         parsed = read_toml(path, _File, label)
     except DataError as error:

@@ -73,7 +73,7 @@ def chips_of_file(path: Path) -> tuple[Chip, ...]:
     """Return the chips of one file.  Raises DataError, as `load_chips`."""
     from trainrig.catalog.chip_file import read_file  # a sixth of the time of a short command
 
-    return tuple(read_file(path))
+    return tuple(read_file(path, file_label(path), file_hint(path)))
 
 
 def names_in_file(path: Path) -> Iterator[str]:
