@@ -230,6 +230,8 @@ def test_a_server_s_name_may_be_written_in_any_way() -> None:
         ("DGX-2", "V100 SXM2 32GB", 16),
         ("HGX H20", "H20 96GB", 8),
         ("H100 HGX", "H100 SXM5 80GB", 8),
+        ("HGX H100 4-GPU", "H100 SXM5 80GB", 4),
+        ("BM.GPU.A10.4", "A10", 4),
         ("GB200 NVL72", "GB200", 72),
         ("Atlas 800T A2", "Ascend 910B", 8),
         ("CloudMatrix 384", "Ascend 910C", 384),
