@@ -52,7 +52,7 @@ def attend_in_tiles(q: Tensor, k: Tensor, v: Tensor, *, scale: float, causal: bo
     return out
 
 
-def _ends(num_tokens: int, *, causal: bool) -> list[int]:
+def _tile_ends(num_tokens: int, *, causal: bool) -> list[int]:
     """Return the end positions of the tiles of queries."""
     if not causal:
         return [num_tokens]
@@ -65,7 +65,7 @@ class _Tiles(torch.autograd.Function):
     def forward(ctx: Any, q: Tensor, k: Tensor, v: Tensor, scale: float, causal: bool) -> Tensor:
         shape = q.shape
         q, k, v = (x.reshape(-1, *shape[2:]) for x in (q, k, v))  # (N, T, D), contiguous
-        ctx.ends, ctx.scale, ctx.causal = _ends(shape[2], causal=causal), scale, causal
+        ctx.ends, ctx.scale, ctx.causal = _tile_ends(shape[2], causal=causal), scale, causal
         out, weights, start = torch.empty_like(q), [], 0
         for end in ctx.ends:
             seen = end if causal else shape[2]

@@ -94,7 +94,7 @@ def cross_entropy(
     if hasattr(weight, "to_local"):
         group, first, num_rows, hidden, weight, bias = _own_rows(hidden, weight, bias)
     rows = rows or chunk_rows(num_rows, kind)
-    how = _How(
+    how = _LossArguments(
         rows=rows,
         dtype=dtype,
         grads=grads,
@@ -129,7 +129,7 @@ def chunk_rows(vocab: int, device_type: str) -> int:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class _How:
+class _LossArguments:
     """Arguments of one call of `cross_entropy`."""
 
     rows: int
@@ -154,12 +154,12 @@ class _HeadLoss(torch.autograd.Function):
         weight: Tensor,
         bias: Tensor | None,
         targets: Tensor,
-        how: _How,
+        how: _LossArguments,
     ) -> Tensor:
         seen = targets != IGNORED
         count = seen.sum()
         narrow = weight.to(how.dtype)
-        sums = _Sums(hidden, weight, bias) if how.grads else None
+        sums = _GradientSums(hidden, weight, bias) if how.grads else None
         total = torch.zeros((), dtype=torch.float32, device=hidden.device)
         width = -(-len(weight) // how.aligned) * how.aligned
         buffer = narrow.new_empty(min(how.rows, len(hidden)), width)
@@ -189,7 +189,7 @@ class _HeadLoss(torch.autograd.Function):
     @once_differentiable
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
         scale = grad / ctx.count
-        sums: _Sums = ctx.sums
+        sums: _GradientSums = ctx.sums
         of_bias = None if sums.bias is None else sums.bias * scale
         of_weight = torch.empty_like(sums.weight, dtype=sums.weight_dtype)
         torch.mul(sums.weight, scale, out=of_weight)
@@ -270,7 +270,7 @@ def _in_place_of_share(logits: Tensor, columns: Tensor, group: Any) -> Tensor:
     return both[0].log() - both[1]
 
 
-class _Sums:
+class _GradientSums:
     """Gradients before their common factor, summed over the chunks."""
 
     def __init__(self, hidden: Tensor, weight: Tensor, bias: Tensor | None) -> None:

@@ -121,12 +121,12 @@ def is_out_of_memory(error: BaseException) -> bool:
     """Return whether an error means that Python, a GPU's or the CPU's allocator had no memory."""
     torch = sys.modules.get("torch")
     kinds = (MemoryError,) if torch is None else (MemoryError, torch.OutOfMemoryError)
-    return isinstance(error, kinds) or _says(str(error), _NO_MEMORY)
+    return isinstance(error, kinds) or _has_message(str(error), _NO_MEMORY)
 
 
 def is_unsupported(error: BaseException) -> bool:
     """Return whether an error means that a device or torch's build lacks an operation."""
-    return not is_out_of_memory(error) and _says(str(error), _UNSUPPORTED)
+    return not is_out_of_memory(error) and _has_message(str(error), _UNSUPPORTED)
 
 
 def device_fault(reason: str) -> bool:
@@ -134,11 +134,11 @@ def device_fault(reason: str) -> bool:
 
     After an error of CUDA all that the process still asks of the device fails too.
     """
-    is_other = _says(reason, (*_UNSUPPORTED, *_NO_MEMORY, *_OF_THE_BUILD))
-    return _says(reason, _DEVICE_FAULTS) and not is_other
+    is_other = _has_message(reason, (*_UNSUPPORTED, *_NO_MEMORY, *_OF_THE_BUILD))
+    return _has_message(reason, _DEVICE_FAULTS) and not is_other
 
 
-def _says(text: str, words: tuple[str, ...]) -> bool:
+def _has_message(text: str, words: tuple[str, ...]) -> bool:
     return any(word in text for word in words)
 
 
@@ -154,11 +154,11 @@ def die_with_parent() -> None:
     """
     if sys.platform == "linux":
         ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
-        if _is_gone(os.environ.get(PARENT, "")):
+        if _has_ended(os.environ.get(PARENT, "")):
             os._exit(1)
 
 
-def _is_gone(parent: str) -> bool:
+def _has_ended(parent: str) -> bool:
     """Return whether a process has ended.  It need not be our parent: a script may lie between."""
     if not parent.isdecimal() or os.getppid() == int(parent):
         return False

@@ -204,13 +204,13 @@ def launch(
             return replace(ended, duration=time.monotonic() - began)
         restarts += 1
         if not stepped and command.fewer:
-            command = _without(command, ended.lost.rank)
+            command = _without_device(command, ended.lost.rank)
         restart = {**ended.lost.event(), "ranks": command.ranks}
         with events_path(folder, 0).open("ab") as file:  # which no rank has open now
             file.write(event_line("restart", **restart))
 
 
-def _without(command: Command, rank: int) -> Command:
+def _without_device(command: Command, rank: int) -> Command:
     """The next smaller number of ranks; on GPUs that are named, without that of the lost one."""
     env = dict(command.env)
     if devices := env.get(_DEVICES, "").split(",") if _DEVICES in env else []:
@@ -304,11 +304,11 @@ class _Ranks:
     def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
         try:
             if kind is not None and issubclass(kind, Terminated):
-                self._let_them_save()
+                self._let_ranks_save()
         finally:
             self.kill()
 
-    def _let_them_save(self) -> None:
+    def _let_ranks_save(self) -> None:
         """Pass SIGTERM on: a rank that saves does, and leaves; any other is gone at once."""
         for child in self.children:
             if child.process.poll() is None:

@@ -83,10 +83,10 @@ class Lines:
         try:
             yield
         except TrainrigError as error:
-            place = self._spoken_of(number, error) or ("", number)
+            place = self._first_named_key(number, error) or ("", number)
             raise self.error(*place, error.message, error.hint) from None
 
-    def _spoken_of(self, number: int, error: TrainrigError) -> tuple[str, object] | None:
+    def _first_named_key(self, number: int, error: TrainrigError) -> tuple[str, object] | None:
         """The first key, and its table, that a refusal of experiment ``number`` names."""
         tables = (number, "sweep", "tiny", None)
         keys = [place for place in self._at if place[1] in tables]

@@ -240,7 +240,7 @@ class Framework:
             env["OMP_NUM_THREADS"] = str(threads)
         if on_gpu:
             ranks = None if job.elsewhere else experiment.processes
-            env |= _of_gpu_ranks(ranks, experiment.unfused_parts)
+            env |= _gpu_rank_environment(ranks, experiment.unfused_parts)
         if on_gpu and experiment.processes > 1:
             env |= flight_recorder.settings(run)
         if not experiment.placement.p2p:
@@ -264,24 +264,28 @@ class Framework:
         ranks = range(len(list(run.glob("events-*.jsonl"))))
         reported = [[event for _, event in read_events(run, rank)] for rank in ranks]
         first = reported[0] if reported else []
-        starts = _called("start", first)
+        starts = _events_named("start", first)
         if starts:  # ranks of earlier attempts are gone
             ranks = ranks[: starts[-1]["ranks"]]
-        facts = [next(reversed(_called("layout", reported[rank])), None) for rank in ranks]
+        facts = [next(reversed(_events_named("layout", reported[rank])), None) for rank in ranks]
         placed = [
             (rank, (rank_facts or {}).get("placed", {})) for rank, rank_facts in enumerate(facts)
         ]
         memory = [
-            (rank, event) for rank in ranks for event in _called("memory", reported[rank])[-1:]
+            (rank, event)
+            for rank in ranks
+            for event in _events_named("memory", reported[rank])[-1:]
         ]
         peaks = [each["peak"] for _, each in memory if each["peak"] is not None]
         reserved = [each["reserved"] for _, each in memory if each.get("reserved")]
         stretch, ended = longest_stretch(first)
-        probe = next(reversed(_called("parity", first)), None)
-        decay = next(reversed(_called("weight_decay", first)), None)
-        profiles = [next(reversed(_called("breakdown", reported[rank])), {}) for rank in ranks]
+        probe = next(reversed(_events_named("parity", first)), None)
+        decay = next(reversed(_events_named("weight_decay", first)), None)
+        profiles = [
+            next(reversed(_events_named("breakdown", reported[rank])), {}) for rank in ranks
+        ]
         return Result(
-            rows=final_rows(_called("row", first)),
+            rows=final_rows(_events_named("row", first)),
             facts=facts[0] if facts else None,
             peers=tuple(OtherRank(rank=rank, facts=facts[rank]) for rank in ranks[1:]),
             memory=max(peaks, default=None),
@@ -294,7 +298,7 @@ class Framework:
             heldout=tuple(
                 {
                     event["step"]: (event["step"], event["loss"])
-                    for event in _called("heldout", first)
+                    for event in _events_named("heldout", first)
                     if event["loss"] is not None
                 }.values()
             ),
@@ -336,7 +340,7 @@ def _cores() -> int:
     return min(cores, int(quota)) if isinstance(quota, float) else cores
 
 
-def _of_gpu_ranks(ranks: int | None, without: Collection[str] = ()) -> dict[str, str]:
+def _gpu_rank_environment(ranks: int | None, without: Collection[str] = ()) -> dict[str, str]:
     """Return environment variables for ranks on GPUs; variables that the user has set are left out.
 
     ``ranks``: those that share this machine; None where other machines run them.
@@ -383,7 +387,7 @@ def longest_stretch(events: Sequence[Event]) -> tuple[tuple[Event, ...], float |
     return tuple(stretches[place]), ended[place] or None
 
 
-def _called(name: str, events: Sequence[Event]) -> list[Event]:
+def _events_named(name: str, events: Sequence[Event]) -> list[Event]:
     return [event for event in events if event["event"] == name]
 
 

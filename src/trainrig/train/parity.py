@@ -195,7 +195,7 @@ _SAME = ("model", "data", "init", "seq_len", "precision", "fp8_recipe", "seed", 
 def disagreement(probe: Probe, reference: Probe, dtype: str) -> str | None:
     """Why the two are not comparable; None if they are."""
     if probe.only_first and probe.losses and reference.losses:
-        return _apart("loss", 0, probe.losses, reference.losses, FIRST)
+        return _difference("loss", 0, probe.losses, reference.losses, FIRST)
     if len(probe.losses) != STEPS or len(reference.losses) != STEPS:
         return f"{len(probe.losses)} of {STEPS} steps were trained"
     # Where fp16 overflows there is no norm and no update: the next step has the same gradients.
@@ -206,10 +206,10 @@ def disagreement(probe: Probe, reference: Probe, dtype: str) -> str | None:
     if overflown == STEPS:
         return "every step overflowed, in the one-process reference too: nothing was compared"
     within = FIRST if probe.autocast == reference.autocast else ONE_ROUNDING
-    first = _apart("gradient norm", overflown, probe.without, reference.grad_norms, within)
-    difference = _apart("loss", 0, probe.losses, reference.losses, FIRST) or first
+    first = _difference("gradient norm", overflown, probe.without, reference.grad_norms, within)
+    difference = _difference("loss", 0, probe.losses, reference.losses, FIRST) or first
     for step in range(1, STEPS):
-        difference = difference or _apart(
+        difference = difference or _difference(
             "loss", step, probe.losses, reference.losses, LATER[dtype]
         )
     return difference
@@ -231,7 +231,7 @@ def gaps(probe: Probe, reference: Probe) -> tuple[float, float | None] | None:
     return (max(losses), norms[0]) if losses and norms else None
 
 
-def _apart(
+def _difference(
     quantity: str,
     step: int,
     values: Sequence[float | None],

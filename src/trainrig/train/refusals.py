@@ -112,7 +112,7 @@ _SPLITS = {
 }
 
 
-def _trainers_alone(layout: Layout) -> Refusal:
+def _refused_but_by_trainer(layout: Layout) -> Refusal:
     """Return why only Trainer trains a layout, or None."""
     if layout.memory.optimizer == "adafactor":
         return "adafactor is trained by Hugging Face's Trainer", "--framework huggingface, or adamw"
@@ -124,7 +124,7 @@ def _trainers_alone(layout: Layout) -> Refusal:
 
 def layout_refused_by_native(layout: Layout) -> Refusal:
     """Layouts that our own engine does not train."""
-    if (refused := _trainers_alone(layout)) is not None:
+    if (refused := _refused_but_by_trainer(layout)) is not None:
         return refused
     if layout.memory.offload == "disk":
         return "offload disk is DeepSpeed's", "offload host, or --framework deepspeed"
@@ -233,7 +233,7 @@ def layout_refused_by_trainer(layout: Layout) -> Refusal:
     return selective or (wrapped if layout.sharding.parallel == "dataparallel" else None)
 
 
-def _natives(experiment: Experiment) -> str | None:
+def _native_only_key(experiment: Experiment) -> str | None:
     """The first key that is set and only our own engine knows."""
     known = {
         "heldout_every": experiment.heldout.every,
@@ -252,7 +252,7 @@ def refused_by_trainer(experiment: Experiment) -> Refusal:
     if (refused := _refused_of_library_model(experiment)) is not None:
         return refused
     family = find(experiment.model).family
-    name = _natives(experiment) or ""
+    name = _native_only_key(experiment) or ""
     parsed(experiment.kernels.trainer)
     rules = (
         (
@@ -326,7 +326,7 @@ def lacking_for_trainer(experiment: Experiment) -> UnavailableError | None:
 
 def layout_refused_by_deepspeed(layout: Layout) -> Refusal:
     """Layouts that DeepSpeed's engine of Hugging Face's models does not train."""
-    if (refused := _trainers_alone(layout)) is not None:
+    if (refused := _refused_but_by_trainer(layout)) is not None:
         return refused
     if (fp8 := _no_fp8(layout)) is not None:
         return fp8
@@ -429,7 +429,7 @@ def refused_by_deepspeed(experiment: Experiment) -> Refusal:
 
 def layout_refused_by_megatron(layout: Layout) -> Refusal:
     """Layouts that Megatron-Core's models and optimizers do not train."""
-    if (refused := _trainers_alone(layout)) is not None:
+    if (refused := _refused_but_by_trainer(layout)) is not None:
         return refused
     if (fp8 := _no_fp8(layout)) is not None:
         return fp8
@@ -537,7 +537,7 @@ def _refused_options(experiment: Experiment) -> Refusal:
     if experiment.kernels.attention == "tiles":
         words = "attention = tiles: only the native framework has it, on a CPU"
         return words, "attention sdpa, plain or auto"
-    if name := _natives(experiment):
+    if name := _native_only_key(experiment):
         return f"{name} is the native framework's", f"--framework native, or leave {name} out"
     if experiment.steps > MOST_STEPS:
         words = (

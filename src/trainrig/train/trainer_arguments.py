@@ -115,12 +115,12 @@ def lacking(text: str, python: str, device: str) -> UnavailableError | None:
         if name == "optim":
             known = re.findall(r'^    [A-Z0-9_]+ = "(\w+)"', source, re.MULTILINE)
             if source and str(value) not in known:
-                return _gone(f"optim {value}", str(value), known)
+                return _removed_argument(f"optim {value}", str(value), known)
             if (error := _lacking_package(str(value), python, device)) is not None:
                 return error
         elif source and not re.search(rf"^    {name}\s*:", source, re.MULTILINE):
             known = re.findall(r"^    ([a-z]\w+)\s*:", source, re.MULTILINE)
-            return _gone(name, name, known)
+            return _removed_argument(name, name, known)
     return None
 
 
@@ -139,7 +139,7 @@ def _source(python: str) -> str:
     return ""
 
 
-def _gone(reason: str, name: str, known: list[str]) -> UnavailableError:
+def _removed_argument(reason: str, name: str, known: list[str]) -> UnavailableError:
     near = difflib.get_close_matches(name, known, 1)
     now = SUCCESSORS.get(name) or (near[0] if near else "")
     hint = (

@@ -232,7 +232,7 @@ def memory_of(devices: Sequence[str], before: int) -> Facts:
         else:
             allocated, reserved = max(0, _status_bytes("VmHWM") - before), None
         entry = {"device": device, "allocated": float(allocated), "reserved": reserved}
-        entries.append(entry | (_troubles(device) if device.startswith("cuda") else {}))
+        entries.append(entry | (_allocator_state(device) if device.startswith("cuda") else {}))
     return {
         "peak": max((entry["allocated"] for entry in entries), default=None),
         "reserved": max((entry["reserved"] or 0.0 for entry in entries), default=0.0) or None,
@@ -240,7 +240,7 @@ def memory_of(devices: Sequence[str], before: int) -> Facts:
     }
 
 
-def _troubles(device: str) -> Facts:
+def _allocator_state(device: str) -> Facts:
     """Return the allocator's retries and failures, and the bytes in use outside of it.
 
     That is the context, NCCL's and cuBLAS's buffers, and other processes, in bytes.

@@ -71,7 +71,7 @@ class Zero:
             if isinstance(where, dict) and "nvme_path" in where:
                 where["nvme_path"] = str(task.folder / where["nvme_path"])
         decay = task.options["weight_decay"]
-        model = self._made()
+        model = self._build_model()
         self.engine: Any = deepspeed.initialize(
             model=model, config=config, model_parameters=_groups(model, decay)
         )[0]
@@ -90,7 +90,7 @@ class Zero:
         if self._stages > 1:
             self._time_instructions()
 
-    def _made(self) -> Any:
+    def _build_model(self) -> Any:
         task = self.task
         if self._stages > 1:
             model = deepspeed_pipeline.pipelined(

@@ -128,7 +128,7 @@ class Saver:
         writing = self._writing
         failed = writing is not None and writing.done() and writing.exception() is not None
         votes = torch.tensor([int(is_late), self._signal, int(failed)])
-        any_late, number, any_failed = (int(vote) for vote in self._agreed(votes))
+        any_late, number, any_failed = (int(vote) for vote in self._largest_votes(votes))
         if any_failed:
             self.wait()  # each rank has its error, or will soon
         if number:
@@ -138,7 +138,7 @@ class Saver:
         )
         return bool(number or any_late or by_steps)
 
-    def _agreed(self, votes: Tensor) -> Tensor:
+    def _largest_votes(self, votes: Tensor) -> Tensor:
         """The most that any rank said in front of the step before; of one process, its own."""
         if self._votes is None:
             return votes
@@ -202,7 +202,7 @@ class Saver:
         self, draft: Path, tensors: dict[str, Any], step: int, content: dict[str, Any]
     ) -> None:
         """Write, sum up, publish; each rank knows whether it went well on all."""
-        _everywhere(self._group, self._folder, lambda: _make(draft) if self._rank == 0 else None)
+        _on_all_ranks(self._group, self._folder, lambda: _make(draft) if self._rank == 0 else None)
         try:
             writer = dcp.FileSystemWriter(draft, sync_files=True)
             dcp.save(
@@ -215,7 +215,7 @@ class Saver:
             raise _store_error(self._folder, next(iter(error.failures.values()))[0]) from None
         shard_names = sorted(path.name for path in draft.glob(f"__{self._rank}_*"))
         shard_names += [METADATA] if self._rank == 0 else []
-        parts = _everywhere(self._group, self._folder, lambda: checksums(draft, shard_names))
+        parts = _on_all_ranks(self._group, self._folder, lambda: checksums(draft, shard_names))
         files = {name: mark for part in parts for name, mark in part.items()}
         count = self.engine.experiment.checkpoints.keep
 
@@ -223,7 +223,7 @@ class Saver:
             if self._rank == 0:
                 publish(self._folder, step, {**content, "files": files}, count)
 
-        _everywhere(self._group, self._folder, finish)
+        _on_all_ranks(self._group, self._folder, finish)
 
 
 def _make(draft: Path) -> None:
@@ -232,7 +232,7 @@ def _make(draft: Path) -> None:
         path.unlink()
 
 
-def _everywhere(group: Any, folder: Path, act: Callable[[], Any]) -> list[Any]:
+def _on_all_ranks(group: Any, folder: Path, act: Callable[[], Any]) -> list[Any]:
     """Return ``act``'s value on each rank.  StoreError on all of them if it failed on one."""
     value, failed = None, None
     try:

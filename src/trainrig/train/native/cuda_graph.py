@@ -50,7 +50,7 @@ class StepGraph:
         """A step; its numbers stay true until the next one."""
         self._calls += 1
         if self._calls <= WARM_UP:
-            return self._beside(micros)
+            return self._run_on_side_stream(micros)
         if self._graph is None:
             self._micros = micros  # the graph reads from where they lie
             self._graph = torch.cuda.CUDAGraph()
@@ -65,7 +65,7 @@ class StepGraph:
         assert self._numbers is not None
         return self._numbers
 
-    def _beside(self, micros: Sequence[Any]) -> Numbers:
+    def _run_on_side_stream(self, micros: Sequence[Any]) -> Numbers:
         """On another stream than the recording's memory is taken from, as torch asks for."""
         current = torch.cuda.current_stream(self._device)
         self._stream.wait_stream(current)

@@ -122,19 +122,19 @@ def install_norms() -> None:
     named: Any = torch
     for owner, name, way in ((named.linalg, "vector_norm", "vector"), (named, "norm", "any")):
         # torch.compile asks torch's functions for their names
-        wrapped = update_wrapper(partial(_or_torchs, way), getattr(owner, name))
+        wrapped = update_wrapper(partial(_norm_or_torchs, way), getattr(owner, name))
         setattr(owner, name, wrapped)
-    named._foreach_norm = _of_each
+    named._foreach_norm = _norms_of_each
 
 
-def _or_torchs(name: str, *arguments: Any, **named: Any) -> Any:
+def _norm_or_torchs(name: str, *arguments: Any, **named: Any) -> Any:
     """``torch.norm`` calls the second argument ``p``."""
     if _is_plain(arguments, named) and _is_long(arguments[0]):
         return _norm(arguments[0])
     return _TORCHS[name](*arguments, **named)
 
 
-def _of_each(*arguments: Any, **named: Any) -> Any:
+def _norms_of_each(*arguments: Any, **named: Any) -> Any:
     if _is_plain(arguments, named) and any(map(_is_long, arguments[0])):
         return [_norm(tensor) for tensor in arguments[0]]
     return _TORCHS["foreach"](*arguments, **named)

@@ -109,7 +109,7 @@ def split(
     )
 
 
-def _together(
+def _as_one_batch(
     micros: Sequence[Micro], weight: float | Tensor
 ) -> tuple[Tensor, Tensor, float | Tensor]:
     """All micro-batches as one batch, and what a sum over its targets is multiplied by."""
@@ -313,7 +313,7 @@ class Engine:
 
     def _through_stages(self, micros: Sequence[Micro], weight: float | Tensor) -> Tensor:
         """Run the micro-batches by the pipeline's schedule; all but forwards counts as backward."""
-        inputs, labels, factor = _together(micros, weight)
+        inputs, labels, factor = _as_one_batch(micros, weight)
         numbers = [micro.samples for micro in micros if micro.samples is not None]
         dropping = {"samples": torch.cat(numbers)} if numbers else {}
         with self.part("backward"), _forwards_within(self.watch, self.weights.modules):
@@ -356,7 +356,7 @@ class Engine:
             micros = self._split(make(number))
             weight = self.weights.weight_of(sum(micro.targets for micro in micros))
             if self.weights.pipeline:
-                inputs, labels, factor = _together([m.to(self.device) for m in micros], weight)
+                inputs, labels, factor = _as_one_batch([m.to(self.device) for m in micros], weight)
                 total += self.weights.pipeline.evaluate(inputs, labels) * factor
                 continue
             for micro in micros:
@@ -459,14 +459,14 @@ class Engine:
         norm = self.weights.norm()
         norm = self.scaler.unscale([local(g) for g in self.weights.gradients()], norm)
         most = self.experiment.update.clip
-        if most and self._divides:  # in the update's own pass over the gradients
+        if most and self._kernel_scales_gradients:  # in the update's own pass over the gradients
             self.optimizer.grad_scale = torch.clamp((norm + 1e-6) / most, min=1.0)
         elif most:
             self.weights.clip(most, norm)
         return norm
 
     @property
-    def _divides(self) -> bool:
+    def _kernel_scales_gradients(self) -> bool:
         """Return whether the optimizer's kernel scales gradients, as torch's fused AdamW does.
 
         It cannot be given beside DTensors; fp16's are divided already.

@@ -128,10 +128,10 @@ class Weights:
                 if master.grad is None or placed(master.grad) != placed(grad):
                     master.grad = torch.empty_like(grad, dtype=master.dtype)
         sums = [local(master.grad) for master in masters]
-        self._onto(sums, [local(grad) for grad in gradients], add=self._collected)
+        self._copy_into(sums, [local(grad) for grad in gradients], add=self._collected)
         self.end_of_sum()
 
-    def _onto(self, to: list[Tensor], new: list[Tensor], *, add: bool = False) -> None:
+    def _copy_into(self, to: list[Tensor], new: list[Tensor], *, add: bool = False) -> None:
         """Copy each of ``new`` to its place, or add it there."""
         if self.foreach:
             (torch._foreach_add_ if add else torch._foreach_copy_)(to, new)
@@ -158,7 +158,7 @@ class Weights:
         """After an update: the model's weights are the masters', rounded; gradients are gone."""
         if self.narrow:
             rounded = [local(weight.detach()) for weight in self.model.values()]
-            self._onto(rounded, [local(master) for master in self.master.values()])
+            self._copy_into(rounded, [local(master) for master in self.master.values()])
             self._collected = False
             return
         for weight in self.model.values():

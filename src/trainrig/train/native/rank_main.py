@@ -62,7 +62,7 @@ def _train(folder: Path, events: Events) -> None:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class _Rank:
+class _RankContext:
     """This process among the ranks."""
 
     shape: ModelShape
@@ -111,7 +111,7 @@ def train(experiment: Experiment, events: Events, size: int, job: Job | None = N
     world = World(experiment.layout, device) if size > 1 else None
     if not job.heldout:
         experiment = experiment.replace(heldout_every=0)
-    rank_state = _Rank(shape=shape, device=device, world=world, events=events)
+    rank_state = _RankContext(shape=shape, device=device, world=world, events=events)
     devices = [device]
     if experiment.parallel == "dataparallel":
         devices = [f"cuda:{number}" for number in range(experiment.mesh.ranks)]
@@ -150,7 +150,7 @@ def _device(experiment: Experiment) -> str:
     return device
 
 
-def _timed(experiment: Experiment, rank_state: _Rank, job: Job, memory: Memory) -> bool:
+def _timed(experiment: Experiment, rank_state: _RankContext, job: Job, memory: Memory) -> bool:
     """The experiment's steps, and what is known at their end; the first one is looked at.
 
     False where a signal ended them: they go on another time, from the checkpoint that was saved.
@@ -191,7 +191,7 @@ def _timed(experiment: Experiment, rank_state: _Rank, job: Job, memory: Memory) 
 def _steps(
     engine: Engine,
     saver: checkpoint.Saver,
-    rank_state: _Rank,
+    rank_state: _RankContext,
     job: Job,
     memory: Memory,
 ) -> None:
@@ -201,7 +201,7 @@ def _steps(
     events.set_position(step=first, part="first step")
     until = math.inf if job.seconds is None else time.monotonic() + job.seconds
     stop = total if job.stop is None else min(job.stop, total)
-    _look(engine, rank_state)
+    _observe_first_step(engine, rank_state)
 
     def over(step: int) -> bool:
         events.set_position(step=step)
@@ -224,7 +224,7 @@ def _steps(
     engine.drain(emit)
 
 
-def _look(engine: Engine, rank_state: _Rank) -> None:
+def _observe_first_step(engine: Engine, rank_state: _RankContext) -> None:
     """Train the first step, and tell what it was trained on and with."""
     facts = layout_observed.first_step(engine, rank_state.world.axes if rank_state.world else None)
     rank_state.events.emit("layout", **facts)
@@ -232,7 +232,7 @@ def _look(engine: Engine, rank_state: _Rank) -> None:
     rank_state.events.emit("weight_decay", decayed=decayed, not_decayed=spared)
 
 
-def _profile(engine: Engine, rank_state: _Rank, *, is_kept: bool) -> None:
+def _profile(engine: Engine, rank_state: _RankContext, *, is_kept: bool) -> None:
     """Profile a few further steps, which belong to no training any more."""
     rank_state.events.set_position(part="the profiled steps")
     piped = engine.experiment.mesh.pp > 1
@@ -242,7 +242,7 @@ def _profile(engine: Engine, rank_state: _Rank, *, is_kept: bool) -> None:
     engine.watch.end()
 
 
-def _probe(experiment: Experiment, rank_state: _Rank) -> None:
+def _probe(experiment: Experiment, rank_state: _RankContext) -> None:
     """Five steps of plain gradient descent: losses and gradient norms."""
     rows: list[Row] = []
     with rank_state.engine(experiment) as engine:

@@ -191,12 +191,12 @@ def read_row(path: Path, name: str, row: int) -> Tensor:
     chunk = ChunkStorageMetadata(offsets=offsets, sizes=sizes)
     items = create_read_items_for_chunk_list(name, stored, [chunk])
     reader.set_up_storage_reader(metadata, is_coordinator=True)
-    planner: Any = _Into(tensor)
+    planner: Any = _OneTensorPlanner(tensor)
     reader.read_data(LoadPlan(items), planner).wait()
     return tensor[0]
 
 
-class _Into:
+class _OneTensorPlanner:
     """A load planner that places the pieces of one tensor."""
 
     def __init__(self, whole: Tensor) -> None:

@@ -81,7 +81,7 @@ class World:
         self._views: dict[str, Any] = dict.fromkeys(present, self.mesh)
         inner = mesh_sizes.cp * mesh_sizes.tp
         if mesh_sizes.cp > 1:
-            self._views["cp"] = self._beside("cp", mesh_sizes.cp, mesh_sizes.tp)
+            self._views["cp"] = self._mesh_of_axis("cp", mesh_sizes.cp, mesh_sizes.tp)
         if mesh_sizes.ep > 1:
             same = mesh_sizes.dp * inner // mesh_sizes.ep
             copies, shards = (1, same) if layout.sharding.zero else (same, 1)
@@ -99,7 +99,7 @@ class World:
         tokens_per_rank = seq_len // self.cp
         return slice(self._part * tokens_per_rank, (self._part + 1) * tokens_per_rank)
 
-    def _beside(self, axis: str, size: int, inner: int) -> Any:
+    def _mesh_of_axis(self, axis: str, size: int, inner: int) -> Any:
         """A mesh of one axis that lies across the others', with a group of its own.
 
         Groups of equal ranks would be one, and nobody could say whose a collective is.
