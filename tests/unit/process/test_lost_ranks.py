@@ -140,9 +140,9 @@ train(act)
 
 def test_the_gpu_of_a_lost_rank_is_left_out() -> None:
     command = Command(argv=(), ranks=4, fewer=(2, 1), env={"CUDA_VISIBLE_DEVICES": "4,5,6,7"})
-    fewer = supervisor._without(command, 1)
+    fewer = supervisor._without_device(command, 1)
     assert (fewer.ranks, fewer.fewer, fewer.env) == (2, (1,), {"CUDA_VISIBLE_DEVICES": "4,6,7"})
-    assert supervisor._without(Command(argv=(), ranks=2, fewer=(1,)), 0).env == {}
+    assert supervisor._without_device(Command(argv=(), ranks=2, fewer=(1,)), 0).env == {}
 
 
 @pytest.mark.parametrize("kind", ["Diverged", "oom"])

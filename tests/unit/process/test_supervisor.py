@@ -320,9 +320,9 @@ def test_a_rank_whose_parent_went_before_it_could_ask_leaves(tmp_path: Path) -> 
     program = (
         "import os, sys; from pathlib import Path\n"
         "from trainrig.process import child as p\n"
-        "assert not p._is_gone(str(os.getppid())) and not p._is_gone('')\n"
-        "assert not p._is_gone(sys.argv[1])  # a script lies between\n"
-        "assert p._is_gone(sys.argv[2])\n"
+        "assert not p._has_ended(str(os.getppid())) and not p._has_ended('')\n"
+        "assert not p._has_ended(sys.argv[1])  # a script lies between\n"
+        "assert p._has_ended(sys.argv[2])\n"
     )
     with subprocess.Popen([sys.executable, "-c", ""]) as gone:
         gone.wait()
@@ -483,7 +483,7 @@ events.emit("done")
 
 def test_the_lost_rank_s_processors_go_with_it() -> None:
     own = tuple(frozenset({number}) for number in range(3))
-    left = supervisor._without(Command(argv=(), ranks=3, fewer=(2,), cpus=own), 1)
+    left = supervisor._without_device(Command(argv=(), ranks=3, fewer=(2,), cpus=own), 1)
     assert left.cpus == (frozenset({0}), frozenset({2}))
 
 

@@ -335,13 +335,13 @@ def test_the_heads_gradients_are_backwards_wherever_they_are_computed(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """The loss computes them in the forward pass; another engine's autograd does not."""
-    clock, add = FakeClock(), loss._Sums.add
+    clock, add = FakeClock(), loss._GradientSums.add
 
     def slow(*given: Any) -> None:
         clock.now += 0.005
         add(*given)
 
-    monkeypatch.setattr(loss._Sums, "add", slow)
+    monkeypatch.setattr(loss._GradientSums, "add", slow)
     experiment = TINY.replace(batch_size=2, grad_accum=3)
     batches = batches_of(experiment)
     row = train(Engine(experiment, SHAPE, batches=batches, watch=clock.watch()), 1)[0]
