@@ -568,6 +568,7 @@ def test_a_driver_knows_nothing_of_us_but_the_data(path: Path) -> None:
         "trainrig.train.native.breakdown",
         "trainrig.train.native.traffic",
         "trainrig.train.native.host_sums",
+        "trainrig.train.native.gpu",
     )
     assert all(name.startswith(allowed) for name in external), external
 
