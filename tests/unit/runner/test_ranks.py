@@ -106,7 +106,7 @@ def test_a_sum_that_was_taken_thousands_of_times_is_no_error() -> None:
     assert "of 1024 numbers of all_reduce are wrong" in str(own.wrong())  # nothing was added
     for _ in range(5000):
         own.call()
-    assert own._left() is None  # infinite by then: not known
+    assert own._target_error() is None  # infinite by then: not known
 
 
 # ---- what is judged
