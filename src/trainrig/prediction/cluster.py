@@ -75,10 +75,7 @@ class Cluster:
     """The chip as it was called, where the module of servers is presumed."""
 
     def rates(self) -> Rates:
-        """Return the rates of operations there, by today's software.
-
-        FlashAttention's second version.
-        """
+        """Return the rates of operations on these machines, by today's software."""
         places: dict[str, Any] = {"link": self.link, "fabric": self.fabric, "p2p": self.p2p}
         if self.records:
             from trainrig.prediction.rates.from_records import rates_of_records
@@ -101,10 +98,7 @@ class Cluster:
         return -(-self.gpus_per_node // self.trays)
 
     def on(self, gpus: int) -> Cluster:
-        """Return a cluster of so many GPUs of these machines.
-
-        In nodes of as many trays as these then fill.
-        """
+        """Return a cluster of so many GPUs of these machines, in nodes that they fill."""
         unit = self.unit or self.gpus_per_node
         if self.chip is None or usual_tray(self.chip) is None:
             unit = min(unit, gpus)

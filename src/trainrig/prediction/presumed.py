@@ -247,10 +247,7 @@ class _Defaults:
 
     @property
     def _is_tuned(self) -> bool:
-        """Return whether a trained model is trained further.
-
-        Adapters, or a large one on one machine.
-        """
+        """Return whether a trained model is tuned: by adapters, or a large one on one machine."""
         is_alone = self.place.gpus <= self.place.gpus_per_node
         return self.is_adapted or (is_alone and parameters(self.shape).total > LARGE)
 

@@ -15,10 +15,7 @@ METHODS = ("full", "lora", "qlora")
 
 
 def has_adapter(on: str, branch: str, part: str, *, is_expert: bool) -> bool:
-    """Return whether a matrix has an adapter beside it.
-
-    Where these ``on`` have (`Lora.targets`).
-    """
+    """Return whether a matrix has an adapter beside it, by ``on`` of `Lora.targets`."""
     if on in ("all", "shared"):
         return part != "router" or on == "all"
     if on == "linear":

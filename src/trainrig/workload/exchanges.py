@@ -132,7 +132,7 @@ def exchanges(
 ) -> tuple[Exchange, ...] | None:
     """Return the exchanges of one rank's step that has ``stages``.
 
-    None where experts' rows are not known.
+    The answer is None where experts' rows are not known.
 
     ``stages``: of a pipeline's rank; without one it has the whole model.
     ``chunk_rows``: tokens whose logits are computed at once (`models.loss.chunk_rows`).

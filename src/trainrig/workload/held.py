@@ -40,7 +40,7 @@ class Held:
 def held(shape: ModelShape, layout: Layout) -> Held | None:
     """Return the bytes of the first rank.
 
-    None where our engine does not train such a layout, or by other rules.
+    The answer is None where our engine does not train such a layout, or by other rules.
     """
     others = (
         shape.moe.num_experts

@@ -38,10 +38,7 @@ def find(text: str) -> ModelShape:
 
 
 def note_of(text: str, shape: ModelShape) -> str | None:
-    """Return a note on what a model's name says and its shape here has not.
-
-    A tower, another attention; or None.
-    """
+    """Return a note on a tower or another attention that a shape lacks, or on a guess; or None."""
     short = text.strip().rpartition("/")[2]
     plain = _plain(short)
     for name, (_, note) in _stand_ins().items():
@@ -170,10 +167,7 @@ _WITH_SIZE = r"(?<![\w.])(\d+(?:\.\d+)?)b(?:-a\d+(?:\.\d+)?b)?(?:[ _-]*moe)?(?![
 
 
 def _is_of_size(shape: ModelShape, text: str) -> bool:
-    """Return whether no number with a point says another size.
-
-    A Sheared-LLaMA-1.3B is none of 13B.
-    """
+    """Return whether no number with a point says another size: 1.3B is no 13B."""
     stated = re.search(r"(?<![\da.])(\d+\.\d+) ?b(?![a-z])", text.lower())
     size = float(stated[1]) * 1e9 if stated else parameters(shape).total
     return abs(math.log(parameters(shape).total / size)) < 1.0

@@ -56,7 +56,7 @@ def span_sizes_for(input_len: int, density: float = 0.15, mean: float = 3.0) -> 
 def written_tokens(shape: ModelShape, seq: int) -> int:
     """Return the tokens that a decoder writes in training for ``seq`` tokens read.
 
-    A step's ``target_seq_len``.
+    It is a step's ``target_seq_len``.
 
     0 for a model without a decoder of its own.  UsageError where no span fits.
     """

@@ -132,9 +132,7 @@ def fuses_attention(chip: Chip) -> bool:
 
 
 def leaves_scores(chip: Chip) -> bool:
-    """Return whether a training's scores lie in the chip's memory.
-
-    Whatever the library's default is.
+    """Return whether a training's scores lie in the chip's memory: no library has a fused kernel.
 
     AOTriton is built for AMD's gfx90a and later of CDNA and gfx11 and later of RDNA; XPU's fused
     kernel was forward alone until torch 2.11.
@@ -143,10 +141,7 @@ def leaves_scores(chip: Chip) -> bool:
 
 
 def widens_bf16(chip: Chip) -> bool:
-    """Return whether nothing on the chip multiplies bf16.
-
-    Operands are widened, at half of fp32's rate.
-    """
+    """Return whether bf16 operands are widened to fp32, which takes twice as long."""
     kind = _class(class_of(chip))
     return kind.widened < 1.0 and peak(chip, "bf16") is None and peak(chip, "fp32") is not None
 
@@ -166,10 +161,7 @@ def has_cuda_graphs(chip: Chip) -> bool:
 
 
 def runs_graphs(chip: Chip) -> bool:
-    """Return whether the chip runs graphs that its compiler has fused.
-
-    XLA's, Neuron's or Gaudi's.
-    """
+    """Return whether XLA's, Neuron's or Gaudi's compiler makes graphs for the chip."""
     return _GRAPHS.match(chip.name) is not None
 
 
@@ -313,10 +305,7 @@ def _sustained(chip: Chip, kind: Class) -> tuple[Mapping[str, float], str]:
 
 
 def takes_any_order(chip: Chip) -> bool:
-    """Return whether fp8 products take operands in any order of memory.
-
-    `Rates.supports_non_tn_fp8`.
-    """
+    """Return `Rates.supports_non_tn_fp8` of a chip."""
     return class_of(chip) == "blackwell"
 
 

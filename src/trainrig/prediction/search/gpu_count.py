@@ -142,10 +142,7 @@ def _proposal(counts: _Counts, days: float, reached: float) -> str:
 
 
 def _gpus_needed(counts: _Counts, days: float) -> Budget:
-    """Return the budget of `gpus_needed`.
-
-    Where no count is in time, the quickest, of endless days where none is.
-    """
+    """Return the budget of `gpus_needed`; where no count is in time, the quickest."""
     quickest, slow, tried = _first_in_time(counts, days)
     if quickest is None:
         return Budget(cluster=counts.cluster, days=math.inf, tried=tried)
@@ -195,10 +192,7 @@ def _first_in_time(counts: _Counts, days: float) -> tuple[Budget | None, int, in
 
 
 def _neighbours(counts: _Counts, best: Budget) -> tuple[Budget, ...]:
-    """Return the budgets of the nearest other counts.
-
-    Any within a tray, whole trays, whole nodes beyond.
-    """
+    """Return the budgets of the next fewer and the next more GPUs, in trays and nodes."""
     gpus, cluster = best.cluster.gpus, counts.cluster
     fewer = [gpus - n * _step(gpus - 1, cluster) for n in range(1, _BESIDE + 1)]
     more = [gpus + n * _step(gpus, cluster) for n in range(1, _BESIDE + 1)]

@@ -237,10 +237,7 @@ def compose(profile: Profile, c: Constants, named: dict[str, Array] | None = Non
 def _of_blocks(
     p: Profile, device: _Loads, host: _Loads, data: _Data, c: Constants
 ) -> dict[str, Array]:
-    """Return the input of a simulation.
-
-    Seconds of a block's passes, of ends, messages and weights.
-    """
+    """Return a simulation's seconds of a block's passes, of ends, messages and weights."""
     return {
         "device_forward": device.forward,
         "device_backward": device.backward + device.again,
@@ -304,7 +301,7 @@ def _data(
 ) -> _Data:
     """Return the seconds that data-parallel ranks exchange.
 
-    Beside a block's passes of ``block`` seconds.
+    They run beside a block's passes of ``block`` seconds.
 
     Weights are gathered, and gradients scattered, with every micro-batch
     (`Exchanges.every_micro_batch`) beside the block's own passes; or once a step beside the last
@@ -360,10 +357,7 @@ def _bubble(
 
 
 def _exposed_offload_time(p: Profile, windows: tuple[Array, Array], c: Constants) -> Array:
-    """Return the seconds that the device waits for the host.
-
-    Beside a micro-batch's passes of those seconds.
-    """
+    """Return the seconds that the device waits for the host's part of offloading."""
     if p.host.offload is NOTHING:
         return 0.0 * windows[0]
     return waited_for(Offload(*p.host.offload), p.pipeline.micro_batches, windows, c)
@@ -390,7 +384,7 @@ def _hosts(p: Profile, alone: _Loads, c: Constants) -> _Loads:
 def _split(p: Profile, block: Array, c: Constants) -> tuple[Array, Array]:
     """Return the seconds that tensor and context parallel add to a micro-batch.
 
-    Beside blocks of those seconds.
+    They run beside blocks of those seconds.
 
     And for how long a block waits for them each way, in which weights and gradients move.
     """

@@ -221,7 +221,7 @@ def _blocks(
 def _again(shape: ModelShape, parts: list[Operator], layout: Layout) -> list[Operator]:
     """Return the operators that run once more.
 
-    All of a block, or (selective) what is cheap beside what it saves.
+    These are all of a block, or (selective) those that are cheap beside what they save.
 
     Selective means the core of attention in Megatron, and wherever scores are kept; with a fused
     attention elsewhere it is torch's: attention and every second product are kept.  Of latent

@@ -210,7 +210,7 @@ def _bucket(mesh: MeshSizes) -> Array:
 def _in_lanes(precision: str, rates: Rates) -> bool:
     """Return whether products are fp32's.
 
-    Also where the library has nothing quicker for TF32 (ROCm).
+    TF32's are, too, where the library has nothing quicker for them (ROCm).
     """
     sustained = rates.matmuls.sustained
     is_same = precision == "tf32" and sustained.get("tf32") == sustained.get("fp32")

@@ -196,10 +196,7 @@ def _needed(rank: int, task: Task, ranks: int, groups: int) -> tuple[int, int, i
 def _needed_folded(
     rank: int, task: Task, ranks: int, _groups: int
 ) -> tuple[int, int, int, int] | None:
-    """Return the needed task.
-
-    As `_needed`, where the second group of each rank is on the way back.
-    """
+    """Return `_needed` where the second group of each rank is on the way back."""
     kind, group, batch = task
     if kind == WEIGHTS:
         return rank, BACKWARD, group, batch

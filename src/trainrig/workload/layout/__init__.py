@@ -148,10 +148,7 @@ class Layout:
 
     @property
     def autocasts(self) -> bool:
-        """Return whether torch's autocast narrows whole fp32 weights.
-
-        As around a model of others.
-        """
+        """Return whether torch's autocast narrows whole fp32 weights, as in Trainer."""
         return self.traits.models.autocasts and self.scheme != "fsdp"
 
     @property

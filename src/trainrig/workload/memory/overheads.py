@@ -223,7 +223,7 @@ def narrow_bytes(shape: ModelShape, layout: Layout, numerics: Numerics, rows: An
 def loss_rests(shape: ModelShape, layout: Layout, numerics: Numerics, rows: Any) -> Any:
     """Return the bytes that the chunked loss holds until the step's end.
 
-    Gradients before their common factor.
+    They are gradients before their common factor.
 
     Ours adds up in fp32; Liger's kernel in the type that the head's matrix is held in, and not
     where that is frozen.

@@ -358,10 +358,7 @@ class Stage:
 
     @cached_property
     def _saved(self) -> tuple[Bytes, Bytes]:
-        """Saved bytes of one block and micro-batch, by the policy.
-
-        A plain one, and with cross-attention.
-        """
+        """Saved bytes of a plain block and of one with cross-attention, by the policy."""
         plain, crossed = (self._bytes(items, self.policy) if items else 0 for items in self._lists)
         return plain, crossed
 
