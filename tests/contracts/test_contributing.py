@@ -66,7 +66,7 @@ def test_the_packages_stand_in_the_order_of_the_contract() -> None:
 
 
 def test_tests_mirror_the_packages() -> None:
-    rooms = {path.name for path in (ROOT / "src" / "trainrig").iterdir() if path.is_dir()}
+    rooms = {path.name for path in SRC.iterdir() if path.is_dir()} | {"__pycache__"}
     assert {path.name for path in (ROOT / "tests" / "unit").iterdir() if path.is_dir()} <= rooms
     named = re.findall(r"^    tests/(\w+)/", TEXT, re.MULTILINE)
     folders = {path.name for path in (ROOT / "tests").iterdir() if path.is_dir()}

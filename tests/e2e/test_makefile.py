@@ -98,7 +98,7 @@ def test_an_existing_torch_that_is_too_old_gets_one_line(fresh: Path) -> None:
 
 def test_make_alone_lists_the_targets(fresh: Path) -> None:
     listed = re.findall(r"^make ([a-z]+) {2,}", make(fresh).stdout, re.MULTILINE)
-    set_up, gates = ["setup", "engines"], ["test", "smoke", "acceptance", "lint"]
+    set_up, gates = ["setup", "engines"], ["test", "smoke", "acceptance", "mutate", "lint"]
     assert listed == ["help", *set_up, "qualify", *gates, "docs", "messages", "bench", "clean"]
 
 
