@@ -63,11 +63,11 @@ class Reference:
     """Something that a run is compared with, and how it compares."""
 
     name: str
-    """In words: ``2 earlier runs of this machine``."""
+    """Description for a reader: ``2 earlier runs of this machine``."""
     evidence: str
     """The comparison that decides, with its numbers."""
     agrees: bool
-    """Whether the run reaches it."""
+    """True where the run reaches the reference."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -103,7 +103,8 @@ class _Judged:
     references: tuple[Reference, ...]
     """Weaker ones."""
     has_noisy_history: bool
-    """Whether there are earlier runs of the machine, and what they have of a point is noisy."""
+    """True where earlier runs of the machine exist and every value they have of a point is noisy.
+    """
 
     @property
     def faults(self) -> tuple[Finding, ...]:
@@ -157,7 +158,7 @@ class AnswerRule:
     word: Word
     reason: Callable[[_Judged], str]
     is_compared: bool = True
-    """Whether what the run was compared with has a say in it."""
+    """False where a comparison with the reference does not decide the word."""
 
 
 RULES = (
@@ -284,7 +285,7 @@ _SOURCES = (
     (r"[\d.]+ and more of .+", "what its PCIe link claims"),
     (r"(\d+ earlier runs) on this machine.*", r"\1 of this machine"),
 )
-"""What a target's source (`predict.expected` writes it) is called as a reference, in the order in
+"""Names of references by the source of a target (`predict.expected` writes it), in the order in
 which references are named."""
 
 

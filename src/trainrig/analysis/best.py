@@ -33,7 +33,7 @@ _WORDS = {AT_LEAST: "at least ", AT_MOST: "at most ", ABOUT: "about ", "": ""}
 
 
 def is_valid(record: Record | None) -> bool:
-    """Whether a record has a value that counts: right, finite and above zero, noisy or not."""
+    """Return whether a record has a value that counts: right, finite, above zero, noisy or not."""
     if record is None or record.status is not Status.OK or record.value is None:
         return False
     return math.isfinite(record.value) and record.value > 0.0
@@ -45,7 +45,7 @@ def valid_value(record: Record | None) -> float:
 
 
 def bound_of(record: Record) -> str:
-    """How a record's value bounds the true one: `AT_LEAST`, `AT_MOST`, `ABOUT`, or empty."""
+    """Return how a record's value bounds the true one: `AT_LEAST`, `AT_MOST`, `ABOUT`, or empty."""
     if record.disturbed is None:
         return ""
     if _may_be_too_fast(record):
@@ -68,7 +68,7 @@ def sure_value(record: Record) -> float:
 
 
 def is_headline(record: Record | None) -> bool:
-    """Whether a record has the first metric of its case: of one training there are a dozen more."""
+    """Return whether a record has the first metric of its case: one training has a dozen more."""
     spec = find(record.benchmark) if record is not None else None
     if record is None or spec is None:
         return record is not None
@@ -144,7 +144,7 @@ REFERENCE, CLAIM = "reference", "claim"
 
 
 def is_reference(record: Record) -> bool:
-    """Whether what bounds a record is computed from a clock that the machine reports.
+    """Return whether the bound of a record is computed from a clock that the machine reports.
 
     A processor under load runs at another clock than it reports, so its computed peak is a
     reference to compare with, not a ceiling.  A chip of the catalog has a data sheet.
@@ -170,5 +170,5 @@ where they have it; fp16 is emulated on nearly all of them, and no trainer uses 
 
 
 def is_trained_in(dtype: str, *, is_gpu: bool) -> bool:
-    """Whether training uses a data type on a GPU, or on a processor."""
+    """Return whether training uses a data type on a GPU, or on a processor."""
     return dtype in _TRAINS_IN[is_gpu]

@@ -26,7 +26,7 @@ def part_name(case: Case) -> str:
 
 
 def is_burn(view: RunView) -> bool:
-    """Whether a run is a burn."""
+    """Return whether a run is a burn."""
     return view.config.get("verb") == WORK
 
 
@@ -44,7 +44,7 @@ def burn_headline(view: RunView) -> str:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Readings:
-    """What one sensor of a device said."""
+    """Readings of one sensor of a device in the order in which they were taken."""
 
     low: float
     high: float
@@ -61,7 +61,7 @@ class BurnPoint:
 
     @property
     def record(self) -> Record:
-        """What is there of it."""
+        """The measured record; the planned one where the part was not measured."""
         found = self.measured or self.planned
         assert found is not None
         return found
@@ -107,12 +107,12 @@ class BurnDevice:
 
     @property
     def key(self) -> str:
-        """How columns of telemetry that are its own begin."""
+        """Prefix of the device's own columns of telemetry."""
         return "cpu" if self.index is None else f"gpu{self.index}"
 
     @property
     def no_temperature(self) -> str | None:
-        """Why there is no temperature."""
+        """Reason that no temperature was read; empty where one was."""
         if self.temperature_c is not None:
             return None
         if self.index is None:
@@ -163,7 +163,7 @@ def readings(rows: Sequence[Row], key: str) -> list[tuple[float, float]]:
 
 
 def sensor(rows: Sequence[Row], key: str) -> Readings | None:
-    """What a sensor said; None where it said nothing."""
+    """Return the readings of a sensor; None where it has none."""
     values = [value for _, value in readings(rows, key)]
     if not values:
         return None
@@ -178,7 +178,7 @@ def _reasons(rows: Sequence[Row], key: str) -> tuple[str, ...]:
 
 
 _MEMORY = ("memory_bytes", "memory_wanted_bytes")
-"""How much of a device's memory was tested, and how much there was to test."""
+"""Conditions with the bytes of memory that were tested and that were to be tested."""
 
 
 def burn_summary(view: RunView) -> list[dict[str, Any]]:

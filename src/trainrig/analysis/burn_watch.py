@@ -53,7 +53,7 @@ def kernel_log(device: BurnDevice) -> str:
 
 
 def watch_of_device(device: BurnDevice, view: RunView) -> WatchedDevice:
-    """What was read of a GPU while it worked, with what its limits rest on."""
+    """Return the readings of a GPU while it worked, with the facts that its limits refer to."""
     gpu = _gpu(view, device.index)
     work = [row for row in view.series.get(WORK, ()) if row.get("device", device.label)]
     rows = view.series.get(TELEMETRY, ())
@@ -101,7 +101,7 @@ def unmoving_sensors(device: BurnDevice, view: RunView) -> Iterator[Finding]:
 def _stuck(
     name: str, found: Sequence[tuple[float, float]], power: Sequence[tuple[float, float]]
 ) -> str | None:
-    """How a sensor's readings cannot be true, in words."""
+    """Return a description of readings that cannot be true; None where they can."""
     span = found[-1][0] - found[0][0]
     if name == "power_w":
         longest, run = 1, 1
@@ -251,7 +251,7 @@ def wrong_clocks(device: BurnDevice) -> Iterator[Finding]:
 
 
 def unjudged_text(devices: Sequence[BurnDevice], watches: Sequence[WatchedDevice]) -> str:
-    """What of the devices could not be judged, in words; empty where all was."""
+    """Return what could not be judged of the devices, in words; empty where everything was."""
     lacking: dict[str, list[str]] = {}
     for watch in watches:
         for label in not_judged(watch):

@@ -69,7 +69,7 @@ class Pair:
     old: Record | None
     new: Record | None
     reason: str = ""
-    """Why it is not judged."""
+    """Reason that the pair is not judged; empty where it is."""
 
     @property
     def record(self) -> Record:
@@ -88,12 +88,12 @@ class Pair:
 
     @property
     def is_on_disk(self) -> bool:
-        """Whether a disk was measured."""
+        """True where a disk was measured."""
         return role_of(self.record.benchmark) is Role.DISK
 
     @property
     def more_is_better(self) -> bool:
-        """Whether a larger value is a gain."""
+        """True where a larger value is an improvement."""
         return not less_is_better(self.record.unit)
 
 
@@ -109,7 +109,7 @@ class Judged:
     smallest_visible: float
     """The smallest relative change that would have been called here."""
     margin: RunMargin
-    """What two runs of it differ by anyway."""
+    """Margin by which two runs of this case differ though nothing changed."""
     behind_siblings: float | None = None
     """Change of this GPU over the median change of the others, where that is what made it worse."""
 
@@ -141,7 +141,7 @@ class RunComparison:
     """Name of the run that is compared with."""
     new: str
     differences: tuple[Difference, ...]
-    """What differs about machine, settings and software."""
+    """Differences of machines, settings and software."""
     judged: tuple[Judged, ...]
     """The largest change first; then what cannot be judged, then what stayed the same."""
     unjudged: tuple[Pair, ...]
@@ -150,21 +150,21 @@ class RunComparison:
     patterns: tuple[tuple[str, Pattern], ...] = ()
     """Explanations of the numbers of ``old``, ``new`` or ``both``."""
     trainings: TrainingComparison | None = None
-    """Where both are runs of experiments."""
+    """Comparison of the experiments; None where the runs have none."""
 
     @property
     def is_worse(self) -> bool:
-        """Whether anything got worse."""
+        """True where a case or an experiment got worse."""
         return self.count(Change.WORSE) > 0
 
     @property
     def has_compared(self) -> bool:
-        """Whether anything was judged at all."""
+        """True where at least one case or experiment was judged."""
         trained = self.trainings.compared if self.trainings is not None else ()
         return bool(self.judged) or any(speedup.is_judged for speedup in trained)
 
     def count(self, change: Change) -> int:
-        """How many cases and experiments came out so."""
+        """Return the number of cases and experiments with this change."""
         trained = self.trainings.count(change) if self.trainings is not None else 0
         return trained + sum(each.change is change for each in self.judged)
 
@@ -208,7 +208,7 @@ def compare_runs(old: RunView, new: RunView, earlier: Sequence[RunView] = ()) ->
 
 
 def _patterns(old: Sequence[Pattern], new: Sequence[Pattern]) -> Iterator[tuple[str, Pattern]]:
-    """Each pattern once: what holds for both runs in the same words is listed for both."""
+    """Yield each pattern once: one that both runs have in the same words is listed for both."""
     before = {(pattern.id, pattern.subject): pattern for pattern in old}
     for pattern in new:
         first = before.pop((pattern.id, pattern.subject), None)
@@ -271,13 +271,13 @@ class _WorkerValues:
         self._of_case = grouped(clean, _place)
 
     def used(self, point: Record) -> list[float]:
-        """Of the workers that the point names."""
+        """Return the values of the workers that the point names."""
         ids = point.derived.ids if point.derived is not None else ()
         found = [self._attempts[name] for name in ids if name in self._attempts]
         return _values(found, point)
 
     def clean(self, point: Record) -> list[float]:
-        """Of all workers that had a quiet machine, those included that were outvoted."""
+        """Return the values of all workers that saw a quiet machine, outvoted ones included."""
         return _values(self._of_case.get(_place(point), ()), point)
 
 
@@ -296,7 +296,7 @@ def _values(found: Iterable[Record], point: Record) -> list[float]:
 
 
 def _scatters(pairs: Iterable[Pair], old: _WorkerValues, new: _WorkerValues) -> dict[bool, Scatter]:
-    """How far workers scatter on disks, and elsewhere: disks wander far more than processors.
+    """Return the scatter of workers on disks (True) and elsewhere (False): disks wander far more.
 
     From every case that both runs measured twice, the noisy ones included.
     """
@@ -313,7 +313,7 @@ def _scatters(pairs: Iterable[Pair], old: _WorkerValues, new: _WorkerValues) -> 
 
 
 def _why_not(pair: Pair, old: _WorkerValues, new: _WorkerValues) -> str:
-    """Why this pair must not be judged; empty where it may be."""
+    """Return why a pair must not be judged; empty where it may be."""
     if pair.old is None:
         return "only in the new run"
     if pair.new is None:
@@ -390,7 +390,7 @@ class _Behind:
 
 
 def _behind_siblings(place: int, pairs: Sequence[Pair], found: Sequence[Comparison]) -> _Behind:
-    """By what a card fell behind the others; a card ahead of them, or without any, did not.
+    """Return how far a GPU's change is behind the median change of the others of its model.
 
     The p-value counts twice, since it is a second look at the same card.
     """
@@ -454,7 +454,7 @@ def _other_versions(left: Sequence[Pair]) -> list[Pair]:
 
 
 def to_dict(comparison: RunComparison) -> dict[str, Any]:
-    """What ``compare --json`` prints: everything, in base units."""
+    """Return the object that ``compare --json`` prints: everything, in base units."""
     trainings = comparison.trainings
     return {
         "old": comparison.old,
@@ -536,7 +536,7 @@ _UNKNOWN: Mapping[str, str] = {"missing": "not in the file"}
 
 
 def differences(old: RunView, new: RunView) -> tuple[Difference, ...]:
-    """What differs, the machine first; the digest alone where nothing else explains it."""
+    """Return the facts that differ, the machine first; the digest alone where no fact does."""
     sides, machines = (old, new), (old.machine, new.machine)
     facts: list[_Fact] = [("measured devices", *(_points(view, "device") for view in sides))]
     facts += [(what, *(_at(each, *path) for each in machines)) for what, path in _FACTS.items()]
@@ -561,7 +561,7 @@ def differences(old: RunView, new: RunView) -> tuple[Difference, ...]:
 
 
 def is_same_run(old: RunView, new: RunView) -> bool:
-    """Whether both are one run, or copies of it: one of them may have been resumed since."""
+    """Return whether both are one run, or copies of it: one of them may have been resumed since."""
     names = [view.config.get("name") for view in (old, new)]
     return names[0] is not None and names[0] == names[1]
 

@@ -46,7 +46,7 @@ LEAST_ROUNDS = 3
 INTERLEAVED, ROUNDS, STEPS = "interleaved rounds", "rounds", "steps"
 
 _OBSERVED = ("threads", "transport", "wrapped", "state_precision", "num_parameters")
-"""Of an observed layout, what bears on speed and is no setting."""
+"""Keys of an observed layout that bear on speed and are no settings."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -63,9 +63,9 @@ class Speedup:
     high: float | None = None
     change: Change = Change.CANNOT_TELL
     reason: str | None = None
-    """Why the change was not judged, or what failed."""
+    """Reason that the change was not judged, or of the failure."""
     is_judged: bool = False
-    """Whether the change was judged: not where the machine was busy, or a device is another."""
+    """False where the change was not judged: the machine was busy, or a device differs."""
     basis: str | None = None
     """``interleaved rounds``, ``rounds`` or ``steps``; None without a ratio."""
 
@@ -83,7 +83,7 @@ class TrainingComparison:
     """Names that one run has, and why the other has not."""
 
     def count(self, change: Change) -> int:
-        """How many experiments changed so."""
+        """Return the number of experiments with this change."""
         return sum(speedup.change is change for speedup in self.compared)
 
 
@@ -97,27 +97,27 @@ class _Pair:
     two_runs: bool = False
     """One experiment at two times; else two of one run, which are interleaved."""
     not_judged: str | None = None
-    """Why their speeds may stand beside each other and no more."""
+    """Reason that the speeds are only shown beside each other; None where they are compared."""
 
     @property
     def base_name(self) -> str:
-        """What the other is compared with."""
+        """Name of the experiment that is compared with."""
         return "old run" if self.two_runs else self.base.name
 
     @property
     def is_interleaved(self) -> bool:
-        """Whether a round of one and a round of the other met the machine together."""
+        """True where rounds of both experiments took turns, so that each pair met one machine."""
         num_rounds = min(len(self.base.timing.rounds), len(self.own.timing.rounds))
         return not self.two_runs and num_rounds >= LEAST_ROUNDS
 
     @property
     def is_other_work(self) -> bool:
-        """Whether a sample of one is another amount of work than a sample of the other."""
+        """True where a sample is another amount of work in the two experiments."""
         tokens = {_tokens(self.base), _tokens(self.own)} - {None}
         return self.base.model != self.own.model or len(tokens) > 1
 
     def speedup(self, **found: Any) -> Speedup:
-        """What came of it."""
+        """The comparison as a `Speedup`."""
         return Speedup(
             name=self.own.name, base=self.base_name, differences=self.differences, **found
         )
@@ -127,7 +127,7 @@ class _Pair:
 
 
 def speedups(results: Sequence[TrainingResult]) -> tuple[Speedup, ...]:
-    """Each experiment against the first of its model that passed, else against the first of all."""
+    """Compare each experiment with the first of its model that passed, else with the first."""
     passed = [result for result in results if result.passed]
     if not passed:
         return ()
@@ -143,7 +143,7 @@ def speedups(results: Sequence[TrainingResult]) -> tuple[Speedup, ...]:
 
 
 def against(base: TrainingResult, others: Sequence[TrainingResult]) -> tuple[Speedup, ...]:
-    """Each of ``others`` against one experiment of their run; None of them is the base itself."""
+    """Compare ``others`` with one experiment of their run; None stands for the base itself."""
     return _judge(
         [_Pair(base=base, own=own, differences=setting_differences(base, own)) for own in others]
     )
@@ -164,12 +164,12 @@ FUSED = {
     "attention = plain": "softmax",
     "optimizer = adamw": "AdamW",
 }
-"""What a row that differs in this alone has written out, an operation at a time."""
+"""Operations that a training computes one at a time, by the only setting that differs."""
 _FUSING = ("unfused", "attention", "optimizer")
 
 
 def worth_of_fusing(results: Sequence[TrainingResult]) -> tuple[tuple[str, Speedup], ...]:
-    """What is written out, and the fused row's speed over the one that has only this so."""
+    """Return what is computed unfused, and the fused training's speed over it, by fusion."""
     pairs: list[tuple[str, _Pair]] = []
     for own in results:
         written = [f"{key} = {own.settings.get(key)}" for key in _FUSING]
@@ -198,13 +198,13 @@ def _unfused_apart(own: TrainingResult) -> dict[str, Any]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Goal:
-    """What was asked of ours, and what came out."""
+    """A goal of a training against another framework, with its result."""
 
     name: str
     base: str
     """The row that ours is measured against, or the matrix product."""
     kernels: str
-    """Of the base: the attention kernel that ran, and what else was put in."""
+    """Attention kernel of the base training that ran, and the other fused operations in it."""
     ratio: float | None
     least: float
     is_met: bool | None
@@ -271,7 +271,7 @@ def _kernels(own: TrainingResult) -> str:
 
 
 def has_trainings(view: RunView) -> bool:
-    """Whether a run was made for experiments, however far it came."""
+    """Return whether a run was made for experiments, even where none finished."""
     return bool(training_results.planned(view)) or training_results.has_results(view)
 
 
@@ -353,7 +353,7 @@ def _why_alone(view: RunView, which: str) -> str:
 
 
 def setting_differences(base: TrainingResult, own: TrainingResult) -> tuple[str, ...]:
-    """What they ran on and were asked for differently; a key that only one of them has is none."""
+    """Return the device and the settings that differ; a key that only one side has is left out."""
     whole = bool(base.settings and own.settings)
     old, new = settings_of(base, whole=whole), settings_of(own, whole=whole)
     return _different((name, old[name], new[name]) for name in old if name in new and name != "bar")
@@ -400,7 +400,7 @@ def shortened(texts: Sequence[str]) -> list[str]:
 
 
 def _observed_differences(base: TrainingResult, own: TrainingResult) -> tuple[str, ...]:
-    """What was observed differently where the same was asked for: devices, threads, transport."""
+    """Return differences observed under equal settings: devices, threads, transport."""
     pairs = [
         ("cuda_visible_devices", base.layout.cuda_visible_devices, own.layout.cuda_visible_devices)
     ]
@@ -417,7 +417,7 @@ def _observed_differences(base: TrainingResult, own: TrainingResult) -> tuple[st
 
 
 def _why_not(pair: _Pair) -> str | None:
-    """Why two experiments have no ratio."""
+    """Return why two experiments have no ratio; empty where they have one."""
     if pair.is_other_work:
         return "samples of another model or length are other work"
     for result in (pair.own, pair.base):
@@ -531,7 +531,7 @@ def _with_ratio(pair: _Pair, found: Comparison, basis: str, change: Change, coun
 
 
 def _without_ratio(pair: _Pair, reason: str | None) -> Speedup:
-    """What trained in one run and fails in the other is worse all the same."""
+    """Return the speedup without a ratio: one that trained before and fails now is worse."""
     if not pair.two_runs or pair.base.passed == pair.own.passed or pair.is_other_work:
         return pair.speedup(reason=reason)
     reason = f"{pair.base.row_verdict} → {pair.own.row_verdict}"

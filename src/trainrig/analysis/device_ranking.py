@@ -27,7 +27,7 @@ class Peer:
     label: str
     value: float
     deviation: float
-    """From the other cards' median, or from the fastest run."""
+    """Relative distance from the other cards' median, or from the fastest run."""
     bound: str = ""
     """``≥`` where noise may have slowed it."""
     is_outlier: bool = False
@@ -109,7 +109,7 @@ def _runs(members: _Members) -> Iterator[Peer]:
 
 
 def _largest(shared: Iterable[_Members]) -> list[_Members]:
-    """Of each family the case that most have, at its fastest size."""
+    """Return for each family the case that most devices have, at its fastest size."""
     best: dict[str, _Members] = {}
     for members in shared:
         first = next(iter(members.values()))
@@ -123,7 +123,7 @@ def _largest(shared: Iterable[_Members]) -> list[_Members]:
 
 
 def _is_better(members: _Members, held: _Members) -> bool:
-    """Whether the best of some members is better than the best of those that are held."""
+    """Return whether the best of some members is better than the best so far."""
     best = best_row([*held.values(), *members.values()])
     return best is not None and best not in held.values()
 

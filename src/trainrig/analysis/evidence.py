@@ -26,18 +26,18 @@ class Share:
 
     name: str
     amount: float
-    """Of the rate that was lost; the shares of a drop add up to it."""
+    """Share of the lost rate; the shares of a drop add up to it."""
     seconds: float
     part: float
-    """Of the drop, 0 to 1; below 0 for what was explained more than once."""
+    """Share of the drop, 0 to 1; below 0 for what was explained more than once."""
     next: str = ""
     options: str = ""
-    """Of ``trainrig train``, that try it; empty where none does."""
+    """Options of ``trainrig train`` that try the remedy; empty where none does."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Gap:
-    """What lies between a level and its ceiling."""
+    """A cause of the difference between a level and its ceiling."""
 
     amount: float
     """Value minus ceiling: negative where something was lost."""
@@ -48,16 +48,17 @@ class Gap:
     next: str
     """The next command or action; empty where nothing needs doing."""
     known: bool
-    """Whether the records name the cause."""
+    """True where the records name the cause."""
     shares: tuple[Share, ...] = ()
     """The drop by cause, where several have a size; they add up to it."""
     is_certain: bool = True
-    """Whether level and ceiling differ: their intervals are apart, and the claim is one number."""
+    """True where level and ceiling surely differ: their intervals are apart, and the claim is one
+    number."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Drop:
-    """From a ceiling to a value."""
+    """The difference between a level and its ceiling, with its causes."""
 
     view: RunView
     record: Record
@@ -75,17 +76,17 @@ class Drop:
 
     @property
     def is_from_claim(self) -> bool:
-        """Whether the ceiling is a claim."""
+        """True where the ceiling is a claim."""
         return self.ceiling_record is None or self.ceiling_record.kind is Kind.CLAIMED
 
     @property
     def role(self) -> Role | None:
-        """What the benchmark of the level stands for."""
+        """Role of the level's benchmark."""
         return role_of(self.record.benchmark)
 
     @property
     def ceiling_role(self) -> Role | None:
-        """What the benchmark of the level above stands for."""
+        """Role of the ceiling's benchmark."""
         return role_of(self.ceiling_record.benchmark) if self.ceiling_record else None
 
     @property
@@ -130,7 +131,7 @@ def intensity_of(record: Record) -> float | None:
 
 
 def work_of(benchmark: str, case: Case) -> Work | None:
-    """What one call of a product or an elementwise kernel counts; None where not defined."""
+    """Return the operations and bytes of one call of a product or an elementwise kernel."""
     spec = find(benchmark)
     if spec is None or spec.role not in (Role.PRODUCT, Role.STREAM):
         return None
@@ -195,7 +196,7 @@ def plain(value: object) -> float | None:
 
 
 def throttle_reasons(record: Record) -> str:
-    """What held the clocks down, in the driver's words; empty where nothing did."""
+    """Return what held the clocks down, in the driver's words; empty where nothing did."""
     return " ".join(
         str(value).lower()
         for name, value in record.conditions.items()

@@ -42,9 +42,9 @@ from trainrig.stats import grouped
 from trainrig.units import counted, format_count, format_quantity, format_share
 
 ACTIONS = 3
-"""So many at the most."""
+"""Most actions that are shown."""
 _LEAST_GAIN = 0.02
-"""What speeds a step up by less is no advice."""
+"""Least share of a step's time that an advice has to save."""
 _ABOVE = 1.1
 """A matmul above its claim by more than a boost clock explains: the claim is a guess."""
 
@@ -57,9 +57,9 @@ class KeyNumber:
     value: float
     unit: str
     what: str
-    """Of which case it is."""
+    """Case that the number is of."""
     is_least: bool = False
-    """It was noisy: the machine may do better."""
+    """True where the machine was noisy, so that it may do better."""
     others: PublishedRange | None = None
     text: str = ""
     """The value as another tool printed it; empty: with three digits."""
@@ -73,14 +73,14 @@ class Action:
     gain: float | None = None
     """Training gets faster by this share at the most; None: not known."""
     next: str = ""
-    """How."""
+    """Description of how to do it."""
     command: str = ""
-    """To copy."""
+    """Command to copy."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Taken:
-    """When a run was made, for how long, by which version; what it does not say is None."""
+    """When a run was made, for how long, by which version; None where the run does not say."""
 
     started: str | None = None
     """UTC, as ISO 8601 has it."""
@@ -90,7 +90,7 @@ class Taken:
 
 
 def taken(view: RunView) -> Taken:
-    """From what a run wrote of itself."""
+    """Return when, for how long and by which version a run was made."""
     version = view.config.get("trainrig")
     started = _time_of(view.config.get("started"))
     last = max((r for r in view.records if r.started), key=lambda r: r.started or "", default=None)
@@ -188,7 +188,7 @@ def _model_name(model: str) -> str:
 
 
 def _loss_sentence(view: RunView) -> str:
-    """Of a run that is one training; empty for others."""
+    """Return the sentence about the loss of a run that is one training; empty for others."""
     trained = readable(view)
     if len(trained) != 1 or len(trained[0].loss.losses) < 2 or _measures_more(view):
         return ""
@@ -197,7 +197,7 @@ def _loss_sentence(view: RunView) -> str:
 
 
 def _measures_more(view: RunView) -> bool:
-    """Whether it looked at memory, links or disks, too."""
+    """Return whether the run looked at memory, links or disks, too."""
     return any(row.unit == "B/s" for row in rows(view))
 
 
@@ -294,7 +294,7 @@ def _case(measured: _Level) -> str:
 
 
 def _burn_numbers(view: RunView) -> Iterator[KeyNumber]:
-    """How much was compared, the best rates, the hottest device."""
+    """Return how much was compared, the best rates and the hottest device of a burn."""
     devices = burn_devices(view)
     points = [point for device in devices for point in device.points if point.measured]
     if not points:
@@ -430,7 +430,7 @@ def _training_number(view: RunView, matmul: _Level | None) -> KeyNumber | None:
 
 
 def _trained_by_others(view: RunView, own: TrainingResult) -> PublishedRange | None:
-    """Of the same experiment, on devices of the same name."""
+    """Return published trainings of the same experiment on devices of the same name."""
     names = {device.name for device in own.layout.devices}
     rates = [
         figure.tokens_per_s_per_device * max(1, len(own.layout.devices))
@@ -465,7 +465,7 @@ def actions(
 
 
 def _to_do(findings: Sequence[Finding], severity: str) -> Iterator[Action]:
-    """What one thing puts right is one action, however many findings ask for it."""
+    """Return the actions of findings: one that settles several findings is listed once."""
     asked = [each for each in findings if each.severity == severity and each.fix]
     for fix, same in grouped(asked, lambda each: each.fix).items():
         more = f" (and {len(same) - 1} more)" if len(same) > 1 else ""
@@ -490,7 +490,7 @@ _WITHOUT_CAUSE = "have no measured cause"
 
 
 def _gains(step: _Level) -> Iterator[Action]:
-    """What each cause's time costs; what no cause explains is looked into by training it."""
+    """Return the time that each cause costs; an unexplained cause is looked into by training it."""
     gap = step.level.gap
     case = step.record.case
     for share in gap.shares if gap is not None else ():
@@ -504,7 +504,7 @@ def _gains(step: _Level) -> Iterator[Action]:
 
 
 def _own_gains(view: RunView) -> Iterator[Action]:
-    """What the parts of the best training's own step cost."""
+    """Return the time that the parts of the best training's own step cost."""
     trained = [
         one for one in readable(view) if one.timing.step_time_s and one.throughput.samples_per_s
     ]

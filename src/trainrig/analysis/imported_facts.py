@@ -27,15 +27,14 @@ from trainrig.units import (
 )
 
 DIGITS = 4
-"""Of a number that another tool printed: enough to find it in the file; three where the fourth
-is a zero."""
+"""Digits of an imported number: enough to find it in the file; three where the fourth is a zero."""
 _FILES = ("tool", "file")
 """Conditions that name what a record was read of."""
 PAIR, HEALTH = "link", "diagnostic"
 """Benchmarks of copies between devices, and of a health test's result."""
 _MINUTE, _HOUR = 60.0, 3600.0
 _THOUSANDS = 1e4
-"""From here on a count has a letter for thousands."""
+"""Count from which a letter for thousands is used."""
 _COUNTED = {"token/s": "tokens/s", "sample/s": "samples/s", "item/s": "items/s"}
 _PLAIN = ("", "1", "°C")
 """Units of counts and readings, which are printed as they are."""
@@ -94,7 +93,7 @@ _SHORT = ("mfu", "hfu", "sm", "ecc", "flop", "cpu", "gpu")
 
 
 def is_pair(record: Record) -> bool:
-    """Whether a record is of a copy from one GPU to another one."""
+    """Return whether a record is of a copy from one GPU to another."""
     return record.benchmark == PAIR and record.case.get("direction") == "p2p"
 
 
@@ -115,7 +114,7 @@ def place_text(place: PublishedPlace) -> str:
 
 
 def is_unnamed(device: str | None) -> bool:
-    """Whether a record does not say which card, or which processor, it is of."""
+    """Return whether a record does not say on which card or processor it was measured."""
     return device in (None, UNNAMED, UNNAMED_HOST)
 
 
@@ -133,7 +132,7 @@ class ReadNumber:
 
     @property
     def value(self) -> float:
-        """In base SI."""
+        """Value in base SI units."""
         return self.record.value or 0.0
 
     @property
@@ -414,7 +413,7 @@ class ReadComparison:
     """Something that the numbers of an imported run are held against."""
 
     name: str
-    """In words: ``figures that others published of RTX 4090``."""
+    """Description of the source: ``figures that others published of RTX 4090``."""
     evidence: str
     agrees: bool
 

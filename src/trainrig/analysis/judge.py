@@ -152,7 +152,7 @@ def confirm(verdict: Verdict, records: Sequence[Record], lost: str | None) -> Ve
 
 
 def first_fault(findings: Iterable[Finding]) -> str | None:
-    """What the first error is, and how many more there are; None without one."""
+    """Return the first error and the number of further ones; None without an error."""
     faults = [finding for finding in findings if finding.severity == "error"]
     more = f" (and {len(faults) - 1} more)" if len(faults) > 1 else ""
     return f"{faults[0].evidence}{more}" if faults else None
@@ -198,7 +198,7 @@ def _outcome(
 
 
 def _unjudged(rows: Sequence[Row]) -> list[str]:
-    """What nothing good can be said of a GPU without, where all of it was to be measured."""
+    """Return what a PASS of a GPU needs and was not judged, where all of it was to be measured."""
     gpus = [row for row in rows if row.index is not None and row.count == 1]
     below = [row for row in gpus if _seems_below(row)]
     if below:
@@ -220,7 +220,7 @@ def _unjudged(rows: Sequence[Row]) -> list[str]:
 
 
 def _seems_below(row: Row) -> bool:
-    """Whether a quiet point is below its band, and too few workers say so to decide."""
+    """Return whether a quiet point is below its band, by too few workers to decide."""
     point = row.measured
     is_known = point is not None and point.is_usable
     is_below = point is not None and point.is_below(row.band)
@@ -228,7 +228,7 @@ def _seems_below(row: Row) -> bool:
 
 
 def _ability(row: Row) -> Ability | None:
-    """What its point proves; None without a target or a value."""
+    """Return what the row's point proves; None without a target or a value."""
     if row.band is None or row.measured is None or row.measured.value is None:
         return None
     return ability(row.measured, row.band)
@@ -327,7 +327,7 @@ def _broke(record: Record) -> bool:
 
 
 def _is_fault(record: Record) -> bool:
-    """Whether a GPU is to blame: CUDA or its driver failed, or torch cannot use it at all."""
+    """Return whether a GPU is to blame: CUDA or its driver failed, or torch cannot use it."""
     reason = record.reason or ""
     unusable = " did not start: " in reason and "did not start: not within" not in reason
     return record.device_index is not None and (device_fault(reason) or unusable)
@@ -363,7 +363,7 @@ def _throttled(records: Iterable[Record], rows: Iterable[Row]) -> Iterator[Findi
 
 
 def _slowed_by(record: Record) -> set[str]:
-    """Why a GPU ran slower than it can while this was measured: heat, its power supply."""
+    """Return why a GPU slowed itself down while this was measured: heat, its power supply."""
     reasons = record.conditions.get("throttle_reasons")
     return set(reasons.split(",")) & FAULTY_REASONS if isinstance(reasons, str) else set()
 
@@ -544,7 +544,7 @@ def _held_by_cache(rows: Iterable[Row]) -> Iterator[Finding]:
 
 
 def _shares_of(row: Row, attempts: Mapping[str, Record]) -> list[float]:
-    """What each worker that a rate rests on measured, as a share of it."""
+    """Return each worker's rate as a share of the rate that rests on these workers."""
     ids = row.measured.derived.ids if row.measured and row.measured.derived else ()
     times = [time for one in ids if one in attempts and (time := attempts[one].value)]
     return [median(times) / time for time in times]
@@ -589,7 +589,7 @@ def _why_not_decided(rows: Sequence[Row]) -> str | None:
 
 
 def _is_answered(row: Row) -> bool:
-    """Whether as many workers as it takes gave right answers, however fast.
+    """Return whether as many workers as needed gave right answers, however fast.
 
     A training answers right where it learns.
     """

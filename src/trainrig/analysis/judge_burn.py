@@ -57,7 +57,7 @@ from trainrig.units import (
 BEHIND = 0.03
 """A device so far below the others' median is named; from SIBLING_MARGIN on it is a fault."""
 LEAST_BUSY = 0.45
-"""Of a part's planned seconds that must have been work."""
+"""Least share of a part's planned seconds that must have been work."""
 
 
 def judge_burn(view: RunView, interrupted: str | None = None) -> Verdict:
@@ -104,7 +104,7 @@ def _outcome(
 
 
 def _memory_text(points: Sequence[BurnPoint]) -> str:
-    """How much memory a burn that passed has compared, of how much."""
+    """Return how much of the free memory a burn that passed has compared, in words."""
     of_memory = [point for point in points if point.record.case.get("mode") == MEMORY]
     if not of_memory:
         return "memory was not tested (--mode memory does)"
@@ -187,7 +187,7 @@ def _not_done_finding(
 
 
 def _too_little(point: BurnPoint) -> str | None:
-    """Why a part that came to its end shows nothing."""
+    """Return why a part that came to its end shows nothing; None where it does."""
     planned, busy = point.number("planned_s"), point.number("busy_s")
     if point.record.case.get("mode") == _STRESS:
         return None if point.number("checked") else "too little work: nothing was compared"
@@ -224,7 +224,7 @@ def _longer(point: BurnPoint, config: Mapping[str, Any]) -> str:
 
 
 _USUAL_SECONDS = 1200.0
-"""What `burn` takes without ``--budget``."""
+"""Seconds that `burn` takes without ``--budget``."""
 _SPARE = 1.5
 """Factor on the shortest duration: the machine may be busier the next time."""
 _MOST_SECONDS = 7 * DAY

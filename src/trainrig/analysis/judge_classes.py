@@ -29,7 +29,7 @@ _CONFIG = ConfigDict(extra="forbid")
 
 @read_by(_CONFIG)
 class LayerRule:
-    """What layers reach of their card's products."""
+    """Least rate of layers as a share of their card's products."""
 
     least_of_products: float
     source: str
@@ -37,7 +37,7 @@ class LayerRule:
 
 @read_by(_CONFIG)
 class ClaimRule:
-    """What products of a type reach of its claim."""
+    """Least rate of products of one type as a share of its claim."""
 
     dtype: str
     least: float

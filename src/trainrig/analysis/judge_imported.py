@@ -45,16 +45,16 @@ from trainrig.stats import grouped, median
 from trainrig.units import counted, device_text, format_quantity, format_share, range_text
 
 VERB = "import"
-"""Of the run.toml of a run that was imported."""
+"""Verb in the run.toml of a run that was imported."""
 BURN, TRACE = "burn", "trace"
 _BEHIND = ("slower-than-published", "training-slower-than-published")
 """Findings with which nothing has passed."""
 _NOTHING = "nothing was computed"
-"""How the reason of a load's record ends where its rate is 0."""
+"""End of the reason in a load's record whose rate is 0."""
 _SAME = 1.15
 """Peer access that is had makes a transfer faster than this, over PCIe as over NVLink."""
 _LARGE_PART = 1.0 / 3.0
-"""Of a trace's span: idle or exposed communication beyond it is worth a look."""
+"""Share of a trace's span from which idle time or exposed communication is a finding."""
 _UNEXPECTED = 1.5
 """A published training of the same model that is so much faster is no spread of boards."""
 _MEMORY_MARGIN = 0.005
@@ -62,7 +62,7 @@ _MEMORY_MARGIN = 0.005
 
 
 def is_imported(config: Mapping[str, Any]) -> bool:
-    """Whether a run holds what other tools measured."""
+    """Return whether a run holds what other tools measured."""
     return config.get("verb") == VERB
 
 
@@ -157,7 +157,7 @@ def _of_what_was_judged(
 
 
 def _shows_work(test: Record, points: Iterable[Record]) -> bool:
-    """Whether a health test did something: the load that it goes with has a rate above 0."""
+    """Return whether a health test did something: the load that it goes with has a rate above 0."""
     loads = [
         each
         for each in points
@@ -220,7 +220,7 @@ def _not_done(points: Iterable[Record]) -> Iterator[Finding]:
 
 
 def _is_idle(point: Record) -> bool:
-    """Whether a load has a rate of 0: importers give it no value, and say why."""
+    """Return whether a load has a rate of 0: importers give it no value, and a reason."""
     said = point.status is Status.FAILED and (point.reason or "").endswith(_NOTHING)
     return point.benchmark == BURN and (point.value == 0.0 or said)
 
@@ -275,7 +275,7 @@ def _pairs(points: Iterable[Record]) -> list[Record]:
 
 
 def without_peer_access(points: Iterable[Record]) -> str | None:
-    """Why pairs of GPUs have no direct access to each other, in words; None where they do."""
+    """Return why pairs of GPUs have no direct access to each other; None where they do."""
     pairs = _pairs(points)
     stated = [each for each in pairs if "can_access" in each.conditions]
     if stated and not any(each.conditions["can_access"] for each in stated):
@@ -476,7 +476,7 @@ def _slower_than_others(view: RunView) -> Iterator[Finding]:
 
 
 def _left_out(points: Iterable[Record]) -> Iterator[Finding]:
-    """What the files do not state, and what the tool did not run: said once a reason."""
+    """Yield one finding for each reason of a case not stated by files or not run by a tool."""
     for status, id in (
         (Status.MISSING, "not-in-the-file"),
         (Status.SKIPPED, "not-run-by-the-tool"),

@@ -27,7 +27,7 @@ from trainrig.units import counted, device_text, format_quantity, format_share
 PATH = Path(__file__).parent / "links.toml"
 RANK_LOST, SLOW_LINK = "rank-lost", "slow-link"
 BEHIND = 0.5
-"""Of what the other pairs reach in the median, where these do not agree among themselves."""
+"""Share of the others' median rate below which a pair is slow, where the others disagree."""
 _CONFIG = ConfigDict(extra="forbid")
 _FEW = 3
 """Pairs that agree by chance."""
@@ -35,7 +35,7 @@ _FEW = 3
 
 @read_by(_CONFIG)
 class PathRule:
-    """What a path between two GPUs carries."""
+    """Least share of its claim that a path between two GPUs carries."""
 
     path: str
     of: Literal["links", "pcie"]
@@ -45,7 +45,7 @@ class PathRule:
 
 @read_by(_CONFIG)
 class ExchangeRule:
-    """What all GPUs of a machine exchange at once."""
+    """Least share of their claim that all GPUs of a machine exchange at once."""
 
     least: float
     source: str
@@ -72,7 +72,7 @@ def link_rules() -> LinkRules:
 def findings_of(
     records: Iterable[Record], machine: Mapping[str, Any] | None = None
 ) -> Iterator[Finding]:
-    """What the points of exchanges and of copies between GPUs show; ``machine``: machine.json."""
+    """Yield the findings about exchanges and copies between GPUs; ``machine`` is machine.json."""
     points = [r for r in records if r.is_point]
     exchanges = [r for r in points if role_of(r.benchmark) is Role.COLLECTIVE]
     yield from _lost(exchanges)
@@ -82,7 +82,7 @@ def findings_of(
 
 
 def is_lost_rank(record: Record) -> bool:
-    """Whether an exchange ended by a rank that died or hung."""
+    """Return whether an exchange ended by a rank that died or hung."""
     is_exchange = role_of(record.benchmark) is Role.COLLECTIVE and not record.is_wrong_answer
     return is_exchange and record.status in (Status.FAILED, Status.TIMEOUT)
 
@@ -105,7 +105,7 @@ def _lost(points: Sequence[Record]) -> Iterator[Finding]:
 
 
 def _is_large_pair(point: Record) -> bool:
-    """Whether a point is the rate of one sender and one receiver, of a size that shows it."""
+    """Return whether a point is the rate of one sender and one receiver, of a large size."""
     is_rate = point.metric in ("bus_rate", "byte_rate") and point.case.get("ways", 1) == 1
     size = point.case.get("bytes")
     is_large = size is None or number_in(point.case, "bytes") >= link_rules().large_bytes
@@ -143,7 +143,7 @@ def _slow(points: Sequence[Record], machine: Mapping[str, Any]) -> Iterator[Find
 
 
 def _margin(others: Sequence[float]) -> float:
-    """How far behind a pair may be: a tenth where the others agree, else half."""
+    """Return the share by which a pair may be behind: a tenth where the others agree, else half."""
     ordered = sorted(others)
     quarter = len(ordered) // 4
     spread = ordered[-1 - quarter] - ordered[quarter]

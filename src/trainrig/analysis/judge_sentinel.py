@@ -53,7 +53,7 @@ def changes_of(rows: Sequence[Row]) -> Iterator[Finding]:
 
 
 def _starts(rows: Sequence[Row]) -> list[int]:
-    """Of which start of the run each row is, counted from 0.
+    """Return for each row the number of the run's start that it belongs to, from 0.
 
     A row says when its start was (``start``); one without it is of another start than the row
     before where the monotonic clock went back.
@@ -70,7 +70,7 @@ def _starts(rows: Sequence[Row]) -> list[int]:
 
 
 def _change(times: Sequence[float], share: float) -> int | None:
-    """Where all later times are apart from all earlier ones by a share; None nowhere."""
+    """Return the place from which all times differ from all earlier ones by a share."""
     for place in range(1, len(times)):
         before, after = times[:place], times[place:]
         is_slower = min(after) > (1.0 + share) * max(before)

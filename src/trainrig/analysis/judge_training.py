@@ -30,10 +30,11 @@ MARGIN_NATS = 1.0
 """A model that learned lies this far below the unigram entropy of the held-out text."""
 
 MAX_UNEVEN = 0.1
-"""Of a step: so much longer in collectives than another rank is worth a word."""
+"""Share of a step: a rank that spends so much more of it in collectives than another is a finding.
+"""
 
 STEADY = 0.9
-"""In so many of the steps it must be the same rank: what others do on a machine comes and goes."""
+"""Share of the steps in which it must be the same rank: other processes come and go."""
 _LEAST_STEPS = 4
 _LATE = 3
 
@@ -102,7 +103,7 @@ def _too_large(view: RunView) -> Iterator[Finding]:
 
 
 def findings_of(result: TrainingResult) -> Iterator[Finding]:
-    """What is wrong with a training, and what to do."""
+    """Yield what is wrong with a training, and what to do."""
     ids, parity = (result.record,) if result.record else (), result.loss.parity
 
     def finding(id: str, severity: Severity, words: str, fix: str) -> Finding:
@@ -143,7 +144,7 @@ def findings_of(result: TrainingResult) -> Iterator[Finding]:
 
 
 def _loss(restart: Restart) -> str:
-    """Who was lost, and what it cost."""
+    """Return which rank was lost, and what that cost."""
     if restart.step is None:
         return restart.cause
     ranks, steps = plural(restart.ranks or 1, "rank"), plural(restart.steps_lost or 0, "step")
@@ -152,12 +153,12 @@ def _loss(restart: Restart) -> str:
 
 
 def has_learned(heldout_loss: float, entropy: float) -> bool:
-    """Whether a loss lies clearly below that of a model that knows token frequencies only."""
+    """Return whether a loss lies clearly below that of a model of token frequencies only."""
     return heldout_loss <= entropy - MARGIN_NATS
 
 
 def not_falling(losses: Sequence[float]) -> str | None:
-    """Why losses do not show learning: the last ones do not lie below the first; None if they do.
+    """Return why losses do not show learning: the last ones are not below the first.
 
     The first is that of fresh weights, about the logarithm of the vocabulary; the last three are
     taken together, since a batch's loss wanders.
@@ -180,7 +181,7 @@ _FIXES = (
     ("is in use", "unset MASTER_PORT, and a free port is taken"),
     ("SIGKILL", "dmesg says whether the kernel ended it for memory; else look for who did"),
 )
-"""What to do about a failure whose reason holds these words."""
+"""Remedies of a failure by words of its reason."""
 
 
 def _fix(status: str, reason: str) -> str:
@@ -196,7 +197,7 @@ def _fix(status: str, reason: str) -> str:
 
 
 def waited_for(ranks: Sequence[Rows], hosts: Sequence[str] = ()) -> str | None:
-    """Which rank the others wait for, and what it is longer in; None where they are even.
+    """Return the rank that the others wait for, and its slowest phase; None where they are even.
 
     ``ranks``: the profiled steps of each rank; ``hosts``: where each is, as far as it is known.
     """

@@ -9,7 +9,7 @@ from trainrig.record import digest
 
 
 def machine_key(machine: Mapping[str, Any] | None) -> str:
-    """What tells the machine of a machine.json from others; its name where nothing else does.
+    """Return the identity of the machine of a machine.json; its name where nothing else tells it.
 
     Clones of one disk share an id, containers of one image too, and their names are drawn anew:
     the processor and the GPUs count as well.

@@ -43,12 +43,12 @@ from trainrig.units import counted, format_memory, plain_name
 KINDS = tuple(PublishedKind)
 _HALF = ("fp16", "bf16")
 _NO_CARD = "not stated"
-"""How a hardware column begins that names no card."""
+"""Start of the hardware column of a row that names no card."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PublishedRange:
-    """What others published of one card: each source's best."""
+    """Published results of one card: each source's best."""
 
     low: float
     high: float
@@ -86,7 +86,7 @@ class PublishedCase:
 
     @property
     def sources(self) -> tuple[str, ...]:
-        """Each once."""
+        """Sources of the figures, each once."""
         return tuple(dict.fromkeys(str(one.source) for one in self.figures))
 
     @property
@@ -114,7 +114,7 @@ class PublishedCase:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PublishedSelection:
-    """What of the published figures is asked for; empty fields select everything."""
+    """Filter of published figures; empty fields select everything."""
 
     devices: tuple[str, ...] = ()
     kind: str = ""
@@ -122,7 +122,7 @@ class PublishedSelection:
     precision: str = ""
 
     def fits(self, one: PublishedCase) -> bool:
-        """Whether a case is asked for."""
+        """Return whether a case passes the filter."""
         return (
             (not self.devices or one.device in self.devices)
             and self.kind in ("", one.kind)
@@ -141,7 +141,7 @@ class PublishedSelection:
 
 
 def published_cases(wanted: PublishedSelection | None = None) -> tuple[PublishedCase, ...]:
-    """What others published, card by card, kind by kind, in the order of the tables.
+    """Return published results, card by card, kind by kind, in the order of the tables.
 
     Raises DataError where a table is damaged.
     """
@@ -348,7 +348,7 @@ def _nearest_cards(chip: Chip, names: Iterable[str]) -> list[str]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CardSummary:
-    """What is published of one card, in few numbers."""
+    """Published results of one card, in few numbers."""
 
     device: str
     chip: Chip | None
@@ -365,7 +365,7 @@ class CardSummary:
 
 
 def card_summaries(cases: Iterable[PublishedCase]) -> tuple[CardSummary, ...]:
-    """Each card once, the fastest product first."""
+    """Return a summary of each card, the fastest product first."""
     found = [
         _summary(device, own) for device, own in grouped(cases, lambda one: one.device).items()
     ]
@@ -403,7 +403,7 @@ def _summary(device: str, cases: Sequence[PublishedCase]) -> CardSummary:
 
 
 def _is_memory(record: Record) -> bool:
-    """Whether the bytes come from the card's memory: hot vectors lie in a cache."""
+    """Return whether the bytes come from the card's memory: hot vectors lie in a cache."""
     role = role_of(record.benchmark)
     if role is Role.TRANSFER:
         return record.case.get("memory") == "device"
@@ -434,7 +434,7 @@ class PublishedRatio:
 
     @property
     def ratio(self) -> float:
-        """How many times as fast the second card is."""
+        """Speed of the second card over that of the first."""
         ratio = self.second.value / self.first.value
         return 1.0 / ratio if self.first.unit == "s" else ratio
 
@@ -459,7 +459,7 @@ def _identity(one: PublishedCase) -> tuple[object, ...]:
 
 
 def range_for_level(record: Record, level: str, own: Collection[str] = ()) -> PublishedRange | None:
-    """What others than the ``own`` owners reached on a card at a level of a waterfall."""
+    """Return what owners other than ``own`` reached on a card at a level of a waterfall."""
     if record.device_index is None or record.device is None:
         return None
     dtype = dtype_of(record.case)
@@ -480,7 +480,7 @@ def owner_of(source: str | None) -> str:
 
 @cache
 def _rows_of(device: str) -> tuple[Row, ...]:
-    """What others published of one card alone."""
+    """Return the published rows of one card alone."""
     own = [each for each in published_records() if each.device == device and each.device_count == 1]
     return tuple(row for row in join(own, observed=Kind.BASELINE) if row.value)
 
@@ -521,7 +521,7 @@ def placed(view: RunView) -> Iterator[Placed]:
 
 
 def cases_dict(cases: Iterable[PublishedCase]) -> list[dict[str, Any]]:
-    """What ``published --json`` prints of each case, in base SI units; others script against it."""
+    """Return the object that ``published --json`` prints of each case, in base SI units."""
     return [
         {
             "device": one.device,
@@ -554,7 +554,7 @@ def cases_dict(cases: Iterable[PublishedCase]) -> list[dict[str, Any]]:
 
 
 def summary_dict(one: CardSummary) -> dict[str, Any]:
-    """What ``published --json`` prints of a card."""
+    """Return the object that ``published --json`` prints of a card."""
     content = dataclasses.asdict(dataclasses.replace(one, chip=None))
     content["chip"] = one.chip.name if one.chip else None
     return content

@@ -222,7 +222,7 @@ def _activation(view: RunView, own: Sequence[Row], name: str) -> Iterator[Patter
 
 
 def _product(row: Row) -> tuple[object, ...]:
-    """What a dense product shares with its activated twin."""
+    """Return the fields that a dense product shares with its activated twin."""
     same = ("m", "k", "n", "dtype", "pass", "code")
     return (row.metric, *(row.case.get(name) for name in same))
 

@@ -29,7 +29,7 @@ def _error(predicted: float, seen: float, unit: str) -> float:
 
 
 def part_of(record: Record) -> str:
-    """What corrections are kept by: device, benchmark and metric, and the tool of an import."""
+    """Return the key of a correction: device, benchmark and metric, and the tool of an import."""
     return f"{record.device} {record.benchmark} {record.metric}{_tool(record)}"
 
 
@@ -52,29 +52,29 @@ class Entry:
 
     @property
     def error(self) -> float:
-        """Of the time, relative: see the module's paragraph."""
+        """Relative error of the predicted time: see the module's paragraph."""
         predicted, seen = self.predicted.value or 0.0, self.measured.value or 0.0
         return _error(predicted, seen, self.predicted.unit)
 
     @property
     def inside(self) -> bool | None:
-        """Whether the measured value lies in the prediction's interval, if it had one."""
+        """True where the measured value lies in the prediction's interval; None without one."""
         band, value = self.predicted.interval, self.measured.value
         return None if band is None or value is None else band[0] <= value <= band[1]
 
     @property
     def part(self) -> str:
-        """What corrections are kept by."""
+        """Key of the correction that applies."""
         return part_of(self.predicted)
 
     @property
     def name(self) -> str:
-        """For people: ``step time.forward``."""
+        """Name for a reader: ``step time.forward``."""
         return f"{self.predicted.benchmark} {self.predicted.metric}{_tool(self.measured)}"
 
     @property
     def is_from_rates(self) -> bool:
-        """Whether the step's model made it."""
+        """True where the model of a step made the prediction."""
         return self.predicted.conditions.get("from") == FROM_RATES["from"]
 
     @property
@@ -89,12 +89,12 @@ class Ledger:
     """Predictions of one machine, oldest first."""
 
     host: str
-    """Its name, for people."""
+    """Name of the machine."""
     machine: str
-    """What tells it from others: corrections are kept by it."""
+    """Identity of the machine, by which corrections are kept."""
     entries: tuple[Entry, ...]
     num_runs: int
-    """That were read, with predictions or without."""
+    """Number of runs that were read, with predictions or without."""
     others: int
     """Runs of other machines in the same folder."""
     unread: tuple[str, ...] = ()
@@ -134,7 +134,7 @@ def entries_of(run: str, host: str, records: Iterable[Record]) -> tuple[Entry, .
 
 
 def _subject(record: Record) -> tuple[object, ...]:
-    """What was measured, whatever the metric."""
+    """Return what was measured, whatever the metric."""
     return record.replace(metric="time").key, record.device_index
 
 
@@ -166,12 +166,12 @@ class Correction:
     """Points that it was fitted on."""
     held_out: int
     median_error_before: float
-    """Of the newest runs, without it."""
+    """Median error of the newest runs without the correction."""
     median_error_after: float
 
     @property
     def helps(self) -> bool:
-        """Whether the runs that it had not seen come out nearer with it."""
+        """True where the correction lowers the error of the runs that it was not learned from."""
         return self.median_error_after < self.median_error_before
 
 
@@ -206,7 +206,7 @@ def _correction(part: str, entries: Sequence[Entry]) -> Correction | None:
 
 
 def ledger_dict(ledger: Ledger, corrections: Sequence[Correction] | None) -> dict[str, Any]:
-    """What ``ledger --json`` prints."""
+    """Return the object that ``ledger --json`` prints."""
     result: dict[str, Any] = {
         "host": ledger.host,
         "runs": ledger.num_runs,

@@ -31,7 +31,7 @@ _PLACES = frozenset(["from", "to", "gpu"])
 _SEARCHED = frozenset(["m", "k", "n", "cache", "statistic"])
 """Fields of the fastest product of a search that are its result."""
 _SEARCH, _BEST = "search", "max"
-"""How a search of products is marked in conditions, and the statistic that others publish."""
+"""Mark of a search of products in conditions, and the statistic that is published of it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -51,7 +51,7 @@ class PublishedPlace:
     """Sources."""
 
     def is_worse(self, value: float) -> bool:
-        """Whether a number is worse than all of it, by more than boards of one model differ."""
+        """Return whether a number is below all published ones, by more than boards differ."""
         if self.unit.endswith("/s"):
             return value < self.low * (1.0 - MARGIN)
         return value > self.high * (1.0 + MARGIN)
@@ -139,7 +139,7 @@ def _is_search(record: Record) -> bool:
 
 
 def _mark_of(record: Record) -> str | None:
-    """How conditions of figures of the same tool begin; empty: its definition is ours.
+    """Return the prefix of conditions of figures of the same tool; empty: our definition.
 
     None where the tool counts by a definition of its own that nobody published figures of.
     """
@@ -158,7 +158,7 @@ def _is_made_by(mark: str, figure: Record) -> bool:
 
 
 def _is_card(own: str, published: str) -> bool:
-    """Whether a figure's card is the record's.
+    """Return whether a figure's card is the record's.
 
     A short name of the user's (``A100``) means every card whose name begins with its words; a
     published short name means a card only where it fits no other one.

@@ -40,29 +40,29 @@ class Node:
     verdict: str
     reason: str
     taken: str
-    """When the run began, UTC; empty where it does not say."""
+    """Start of the run, UTC; empty where the run does not say."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NodeValue:
-    """What one node reached in a metric, with its slowest device."""
+    """Best value of one node in a metric, with its slowest device."""
 
     node: str
     record: Record | None
     """None: the node has no such case."""
     deviation: float | None = None
-    """From the median of the judged nodes, better above 0."""
+    """Relative distance from the median of the judged nodes, above 0 where it is better."""
     is_outlier: bool = False
-    """It is behind the other nodes."""
+    """True where the node is behind the others."""
 
     @property
     def value(self) -> float | None:
-        """In the metric's unit."""
+        """Value in the metric's unit."""
         return self.record.value if self.record is not None else None
 
     @property
     def is_judged(self) -> bool:
-        """Whether it counts: there, and not noisy."""
+        """True where the node has a value that is not noisy."""
         return self.record is not None and self.record.is_usable
 
 
@@ -71,7 +71,7 @@ class RackMetric:
     """One case on all nodes."""
 
     what: str
-    """In words."""
+    """Description of the metric."""
     family: str
     """The kind of case; of each the one with the most nodes is shown."""
     benchmark: str
@@ -83,7 +83,7 @@ class RackMetric:
     spread: float | None
     """A robust standard deviation over them, as a share of the median."""
     is_judged: bool
-    """Whether there are nodes enough to call an outlier."""
+    """True where there are nodes enough to call an outlier."""
     values: tuple[NodeValue, ...]
     """One a node, in the nodes' order."""
 
@@ -119,7 +119,7 @@ class Rack:
 
     @property
     def can_judge(self) -> bool:
-        """Whether any metric has nodes enough."""
+        """True where a metric has nodes enough."""
         return any(metric.is_judged for metric in self.metrics)
 
 
@@ -155,7 +155,7 @@ def _nodes(views: Sequence[RunView]) -> Iterator[Node]:
 
 
 def _is_behind(row: Row, other: Row) -> bool:
-    """Whether a device is slower than another of its node; what has no value is behind all."""
+    """Return whether a device is slower than another of its node; without a value it is last."""
     if not (row.value and other.value):
         return not row.value
     return row.value > other.value if less_is_better(row.unit) else row.value < other.value
@@ -194,7 +194,7 @@ def _metric(members: dict[int, Row], nodes: Sequence[Node]) -> RackMetric:
 
 
 def shown_metrics(metrics: Iterable[RackMetric], most: int) -> tuple[RackMetric, ...]:
-    """Of each family one metric: with outliers if there are, then the one that most nodes have.
+    """Return one metric of each family: with outliers, or the one that most nodes have.
 
     Of equal ones the first metric of its case, then the fastest: small cases say more of launches
     than of a node.

@@ -47,16 +47,16 @@ class Row:
     unit: str
     device: str | None
     index: int | None
-    """Which of the machine's devices; None for the host, and where nothing was measured."""
+    """Number of the device in the machine; None for the host, and where nothing was measured."""
     count: int
-    """How many devices worked at the same time."""
+    """Number of devices that worked at the same time."""
     measured: Record | None
     predicted: Record | None
     baselines: tuple[Record, ...]
 
     @property
     def role(self) -> Role | None:
-        """What its benchmark stands for in a training step."""
+        """Role of the benchmark in a training step."""
         return role_of(self.benchmark)
 
     @property
@@ -66,17 +66,17 @@ class Row:
 
     @property
     def band(self) -> tuple[float, float] | None:
-        """What its point is judged by, if anything is predicted that it may be judged by."""
+        """Interval that the point is judged by; None where nothing is predicted of it."""
         return self.predicted.band if self.predicted is not None else None
 
     @property
     def note(self) -> str | None:
-        """Why there is no value, or why it is not judged; None where it is."""
+        """Reason that there is no value, or that it is not judged; None where it is."""
         return note_of(self.measured) if self.measured is not None else "not run"
 
     @property
     def is_usable(self) -> bool:
-        """Whether its point has a value above zero that may be judged."""
+        """True where the point has a value above zero that may be judged."""
         return self.measured is not None and self.measured.is_usable and self.value > 0.0
 
 
@@ -130,8 +130,8 @@ def join(
 
 
 _LATEST: list[tuple[RunView, tuple[Row, ...]]] = []
-"""Of the runs that were looked at last: every part of a report asks for the same rows, also after
-the run was given its verdict."""
+"""Rows of the latest runs: every part of a report asks for the same rows, also after the run was
+given its verdict."""
 _MOST_RUNS = 8
 
 
@@ -155,7 +155,7 @@ def rows(view: RunView) -> tuple[Row, ...]:
 
 
 def is_published(view: RunView) -> bool:
-    """Whether the run was put together from published figures."""
+    """Return whether the run was put together from published figures."""
     return str(view.config.get("origin", "")).startswith("published")
 
 
@@ -174,7 +174,7 @@ def at_path(value: object, *path: str) -> Any:
 
 
 def note_of(record: Record) -> str | None:
-    """Why a record has no value, or why its value is not judged; None where it is."""
+    """Return why a record has no value, or why its value is not judged; None where it is."""
     if record.status is not Status.OK:
         return f"{record.status}: {record.reason or 'no reason given'}"
     if record.disturbed:
@@ -234,7 +234,7 @@ def siblings_of(
 
 
 def is_own_rate(row: Row) -> bool:
-    """Whether more is better, and the device decides it: no launches, caches, links nor the host.
+    """Return whether more is better and the device alone decides it: no launches, no links.
 
     Workers are not bound to the processors that a GPU is next to, which its link depends on.
     """
@@ -246,7 +246,7 @@ def is_own_rate(row: Row) -> bool:
 
 
 def is_host_link(row: Row) -> bool:
-    """Whether a row is a large copy between one device and the host, from pinned memory."""
+    """Return whether a row is a large copy between one device and the host, from pinned memory."""
     spec = find(row.benchmark)
     is_transfer = spec is not None and spec.role is Role.TRANSFER and spec.is_large(row.case)
     is_pinned = row.case.get("memory") == "pinned" and row.case.get("direction") in ("h2d", "d2h")
@@ -264,7 +264,7 @@ def is_cold_stream(row: Row) -> bool:
 
 
 def _is_first_of(quantity: Quantity, row: Row) -> bool:
-    """Whether a row may stand for the first level of a waterfall."""
+    """Return whether a row may stand for the first level of a waterfall."""
     if row.metric != quantity.metric:
         return False
     first = _first_order(quantity, benchmarks())

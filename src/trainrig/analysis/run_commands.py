@@ -99,5 +99,5 @@ def _strings(value: object) -> Sequence[str]:
 
 
 def _is_name(run: str) -> bool:
-    """Whether it can stand in a command: a stranger's bundle must not put a line break there."""
+    """Return whether a name can stand in a command: a bundle must not put a line break there."""
     return run.isprintable() and not Path(run).is_file()

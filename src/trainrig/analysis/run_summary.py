@@ -38,7 +38,7 @@ from trainrig.units import amount_of, capital, signed_share
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunSummary:
-    """What a run says."""
+    """Summary of a run for lists and for the index."""
 
     run: str
     answer: RunAnswer
@@ -55,7 +55,7 @@ class RunSummary:
     findings: tuple[Finding, ...]
     patterns: tuple[Pattern, ...]
     missing: tuple[str, ...]
-    """What is not there, or was damaged."""
+    """Parts of the run that are missing or damaged."""
     waterfalls: tuple[Waterfall, ...]
     taken: Taken
 
@@ -106,7 +106,7 @@ def _read_number(one: NamedNumber) -> KeyNumber:
 
 
 def device_names(view: RunView) -> str:
-    """What was measured: ``2 × RTX 4090``, or the processor's name."""
+    """Return the devices that were measured: ``2 × RTX 4090``, or the processor's name."""
     if is_imported(view.config):
         return imported_devices(view)
     pairs = {
@@ -160,7 +160,7 @@ def _gap_sentence(view: RunView, waterfalls: Sequence[Waterfall], *, only_traini
 
 
 def missing(view: RunView) -> tuple[str, ...]:
-    """What is not there, or was damaged."""
+    """Return the parts of a run that are missing or damaged."""
     found = list(view.problems)
     if (reason := fault(view)) is not None:
         found.append(f"the comparison of experiments: {reason}")
@@ -178,7 +178,7 @@ def missing(view: RunView) -> tuple[str, ...]:
 
 
 def _cases(view: RunView) -> dict[tuple[object, ...], bool]:
-    """Each planned case on its device, and whether it has a result; several metrics are one."""
+    """Return each planned case on its device, and whether it has a result."""
     found: dict[tuple[object, ...], bool] = {}
     for row in rows(view):
         place = (row.benchmark, tuple(sorted(row.case.items())), row.device, row.index, row.count)

@@ -37,7 +37,7 @@ _CONFIG = ConfigDict(extra="forbid")
 
 @read_by(_CONFIG)
 class RunClass:
-    """What kind of measurement, and by how much its runs differ."""
+    """Margin of one class of measurements (``gpu``, ``cpu``, ``disk``, ``sibling``)."""
 
     name: str
     margin: float

@@ -54,9 +54,9 @@ class Loss:
     name: str
     seconds: float
     next: str = ""
-    """What to try against it."""
+    """Remedy to try."""
     options: str = ""
-    """Of ``trainrig train``, that try it."""
+    """Options of ``trainrig train`` that try it."""
 
 
 def attribute(
@@ -197,7 +197,7 @@ def _part_loss(part: str, seconds: float, name: str = "") -> Loss:
 
 
 def is_dense(layer: object, *, activation: bool = False) -> bool:
-    """Whether a layer's name means one dense product, with or without an activation on it."""
+    """Return whether a layer's name means one dense product, with or without activation."""
     name = str(layer).lower()
     has = any(word in name for word in ("gelu", "relu", "silu", "activation"))
     return name.startswith("dense") and has == activation
@@ -302,7 +302,7 @@ _WIDTHS = ("family", "hidden", "num_heads", "ffn")
 
 
 def is_own_layer(case: Case, step: Case) -> bool:
-    """Whether a layer's case is the block of a step's model, at its batch and sequence."""
+    """Return whether a layer's case is the block of a step's model, at its batch and sequence."""
     found, model = layer_shape(case), model_shape(step)
     same = ("batch_size", "seq_len")
     return (
@@ -341,7 +341,7 @@ _MODELS = {"gpt-2 medium": "gpt2-medium"}
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Counted:
-    """What one call or step does."""
+    """Operations and bytes of one call or step."""
 
     ops: tuple[Op, ...]
 

@@ -13,7 +13,7 @@ from trainrig.record import Kind, Record, RunView, read_by
 
 @read_by({"extra": "ignore", "allow_inf_nan": False})
 class PublishedFigure:
-    """What others published of an experiment's case."""
+    """Published result of an experiment's case."""
 
     experiment: str
     device: str
@@ -25,7 +25,7 @@ class PublishedFigure:
     memory_bytes: Amount | None = None
     model: str | None = None
     printed_precision: str | None = None
-    """As the source has it."""
+    """Precision in the source's words."""
     batch_size: Annotated[int, Field(validation_alias=AliasChoices("batch_size", "batch"))] = 0
     grad_accum: int = 1
     seq_len: Annotated[int, Field(validation_alias=AliasChoices("seq_len", "seq"))] = 0

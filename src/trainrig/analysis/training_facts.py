@@ -174,7 +174,7 @@ def _steps(view: RunView, training_id: str) -> Rows:
 
 
 STEPS = "steps-"
-"""How the names of series begin that hold a training step by step."""
+"""Prefix of the names of series that hold a training step by step."""
 
 
 def counted(rows: Rows) -> Rows:

@@ -36,7 +36,7 @@ from trainrig.units import ranges
 from trainrig.workload.rank_layout import RANK_KEYS, RankLayout
 
 BENCHMARK = TRAINING.name
-"""That their records are of."""
+"""Benchmark of trainings' records."""
 AGREED = ("agreed", "PASS")
 """The second is what earlier versions wrote."""
 _OLDER = "experiments"
@@ -64,28 +64,31 @@ _Value = str | int | float | bool | None
 
 @read_by(_STRICT)
 class Parity:
-    """Whether its losses are those of one process on the same samples."""
+    """Comparison of a training's losses with those of one process on the same samples."""
 
     not_comparable: str | None = None
-    """Why they are not."""
+    """Reason that the losses differ too much; None where they agree."""
     compared: bool = False
     loss_gap: Amount | None = None
     """Relative, to one process's: the largest of the steps that are compared."""
     norm_gap: Amount | None = None
-    """Likewise of the first gradient norm; None: it is not compared, and `rounding` says why."""
+    """Relative difference of the first gradient norm; None: not compared, and `rounding` says why.
+    """
     losses: tuple[_Number | None, ...] = ()
-    """Of the steps that are compared; None: no number."""
+    """Losses of the steps that are compared; None: no number."""
     grad_norms: tuple[_Number | None, ...] = ()
     is_reference: bool = False
-    """It is itself one process of ours, with nothing that changes what is computed."""
+    """True where this training is itself one process of ours, with nothing that changes the
+    results."""
     no_reference: str | None = None
-    """Why there was nothing to compare with: what the reference failed of."""
+    """Reason that the reference failed, so that nothing could be compared; None where it did not.
+    """
     declared: str | None = None
-    """Why it was known beforehand not to be comparable."""
+    """Reason, declared beforehand, that the training cannot be compared."""
     compared_with: str | None = None
     """The shorter model that was compared in its place, and why; None: itself."""
     rounding: str | None = None
-    """What of its first gradient norm was known before, and is not compared."""
+    """Reason, known beforehand, that the first gradient norm is not compared."""
 
 
 @read_by(_STRICT)
@@ -118,7 +121,7 @@ class RankMemory:
     allocated_bytes: Amount | None = None
     reserved_bytes: Amount | None = None
     outside_bytes: Amount | None = None
-    """Of the device's, beside torch's allocator: context, NCCL, other processes."""
+    """Bytes of device memory beside torch's allocator: context, NCCL, other processes."""
     alloc_retries: Amount | None = None
     """Requests before which the allocator gave back what it held: the device was full."""
     ooms: Amount | None = None
@@ -126,7 +129,7 @@ class RankMemory:
 
 @read_by(_STRICT)
 class EnergyUsed:
-    """What one device used."""
+    """Energy that one device used."""
 
     device: str
     energy_j: Amount
@@ -147,7 +150,8 @@ class ProfiledStep:
     overlapped_s: Amount
     """Communication beside a rank's own work: no part of the sum."""
     idle_s: Amount | None = None
-    """Of ``own_s``: no operation ran, on a GPU no kernel.  None: predicted, or of an older run."""
+    """Part of ``own_s`` without an operation, on a GPU without a kernel. None: predicted, or of an
+    older run."""
 
 
 @read_by(_STRICT)
@@ -167,7 +171,7 @@ class LayoutCheck:
     requested: dict[str, _Value] = field(metadata={"key": "layout_asked"})
     found: RankLayout | None = field(metadata={"key": "layout_found"})
     differences: tuple[str, ...] = field(default=(), metadata={"key": "wrong_layout"})
-    """What was asked for and not observed, in words."""
+    """Settings that were asked for and not observed, in words."""
     batch_size: int | None = None
     requested_batch_size: int | str | None = field(
         default=None, metadata={"key": "batch_size_asked"}
@@ -191,11 +195,11 @@ class StepTiming:
     profiled: ProfiledStep | None = None
     """None: of one process without a GPU, whose step is its own work."""
     straggler: str | None = None
-    """Which rank the others wait for, and where."""
+    """Rank that the others wait for, and where it is; None where they are even."""
     load_average: Amount | None = None
     """The machine's when it began."""
     disturbed: str | None = None
-    """Why its speed must not be judged."""
+    """Reason that the speed must not be judged; None where it may be."""
 
 
 @read_by(_STRICT)
@@ -296,7 +300,7 @@ class TrainingResult:
 
     @property
     def problem(self) -> str | None:
-        """Why it did not agree."""
+        """Reason that the losses do not agree; None where they do."""
         parity = self.loss.parity
         declared = parity.declared if self.row_verdict == "NOT COMPARABLE" else None
         apart = "; ".join(self.layout.differences) or parity.not_comparable or parity.no_reference
@@ -304,12 +308,12 @@ class TrainingResult:
 
     @property
     def is_on_cpu(self) -> bool:
-        """Whether it trained on processors, whose peak is a reference and no ceiling."""
+        """True where it trained on processors, whose peak is a reference and no ceiling."""
         return self.layout.requested.get("device") == "cpu"
 
     @property
     def passed(self) -> bool:
-        """It trained as asked, with the losses of one process."""
+        """True where it trained as asked, with the losses of one process."""
         return self.row_verdict in AGREED
 
 
@@ -359,7 +363,7 @@ def results(view: RunView) -> tuple[TrainingResult, ...]:
 
 
 def has_results(view: RunView) -> bool:
-    """Whether anything was trained in a run, as far as it was written."""
+    """Return whether a run has a training that was written."""
     return bool(trainings(view)) or _OLDER in view.series
 
 
@@ -393,7 +397,7 @@ def _nested_layout(flat: object) -> object:
 
 
 def as_json(result: TrainingResult) -> dict[str, Any]:
-    """As ``train --json`` prints it; others script against it."""
+    """Return the object that ``train --json`` prints; others script against it."""
     row = RESULT_KEYS.flatten(_adapter().dump_python(result, mode="json"))
     if row["layout_found"] is not None:
         row["layout_found"] = RANK_KEYS.flatten(row["layout_found"])
@@ -409,7 +413,7 @@ def readable(view: RunView) -> tuple[TrainingResult, ...]:
 
 
 def fault(view: RunView) -> str | None:
-    """What is invalid about the stored experiments; None where nothing is."""
+    """Return what is invalid about the stored experiments; None where nothing is."""
     try:
         results(view)
     except DataError as error:
@@ -419,18 +423,18 @@ def fault(view: RunView) -> str | None:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TrainingPrediction:
-    """What an experiment should take, written before it was trained."""
+    """Prediction of an experiment's step, written before it was trained."""
 
     name: str
     parts: ProfiledStep | None = None
-    """As a profiled step has them; None: of one process."""
+    """Parts of a step like those of a profiled one; None: of one process."""
     step_time_s: float | None = None
     step_time_interval_s: tuple[float, float] | None = None
     peak_memory_bytes: float | None = None
     peak_memory_interval_bytes: tuple[float, float] | None = None
     source: str | None = None
     reason: str | None = None
-    """Why nothing is predicted."""
+    """Reason that nothing is predicted."""
 
 
 def _predicted_parts(time: Record) -> ProfiledStep | None:

@@ -20,11 +20,11 @@ from trainrig.stats import Change
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Standing:
-    """Where one layout came out."""
+    """Rank of one layout."""
 
     result: TrainingResult
     place: int | None
-    """From 1, shared by those that cannot be told apart; None: it was not ranked."""
+    """Place from 1, shared by layouts that cannot be told apart; None: not ranked."""
     speedup: Speedup | None
     """Against the first of its place; None for that one itself, and without a place."""
     predicted: TrainingPrediction | None
@@ -33,7 +33,7 @@ class Standing:
 
     @property
     def tied(self) -> bool:
-        """Whether it shares its place with a faster one, because nobody can tell."""
+        """True where the layout shares its place with a faster one."""
         return self.speedup is not None
 
     @property
@@ -44,7 +44,7 @@ class Standing:
         return time / step - 1.0 if time and step else None
 
     def to_dict(self) -> dict[str, Any]:
-        """As others script against it."""
+        """Return the object for ``--json``."""
         own, forecast = self.result, self.predicted
         low, high = None, None
         if forecast is not None and forecast.step_time_interval_s is not None:

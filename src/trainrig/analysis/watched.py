@@ -24,7 +24,7 @@ from trainrig.units import format_quantity, format_share
 
 Row = Mapping[str, Any]
 Facts = Mapping[str, float]
-"""What limits are multiples of: of the machine and of the chip, by name."""
+"""Facts of the machine and of the chip, by name, that limits are multiples of."""
 
 
 # ---- readings in the order of a clock that never steps
@@ -72,7 +72,7 @@ class WatchedDevice:
 
     label: str
     key: str
-    """How its columns begin: ``gpu1``."""
+    """Prefix of the device's columns: ``gpu1``."""
     index: int | None
     parts: tuple[WorkSpan, ...]
     rows: tuple[tuple[float, Row], ...]
@@ -91,7 +91,7 @@ class WatchedDevice:
         return found
 
     def has(self, row: Row, quantity: str) -> bool:
-        """Whether a row has a reading of it."""
+        """Return whether a row has a reading of the sensor."""
         value = row.get(f"{self.key}_{quantity}")
         return isinstance(value, str) or plain(value) is not None
 
@@ -393,7 +393,7 @@ _RULES: Mapping[str, Callable[[WatchedDevice, WatchLimit], str | None]] = {
 # ---- clocks
 
 _LATE_S = 0.3
-"""How late a process may be told that an event has happened, on a machine that is busy."""
+"""Seconds by which a process may be late to see an event on a busy machine."""
 
 
 def clock_is_off(told: float, passed: float) -> str | None:

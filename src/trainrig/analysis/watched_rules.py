@@ -32,7 +32,7 @@ class WatchedQuantity:
 
 @read_by(_CONFIG)
 class WatchLimit:
-    """What a sound device keeps."""
+    """Limit that a sound device keeps."""
 
     quantity: str
     finding: str
@@ -52,7 +52,7 @@ class WatchLimit:
 
 @read_by(_CONFIG)
 class RateRule:
-    """What the rate of a mode keeps: a share of what is expected, or of what it was."""
+    """Least rate of a mode: a share of what is expected, or of what it was."""
 
     mode: str
     source: str
@@ -63,7 +63,7 @@ class RateRule:
 
 @read_by(_CONFIG)
 class LeastCompared:
-    """How many results a part has to compare: so many, and so many for each second of work."""
+    """Least number of results that a part compares: a constant, and so many a second of work."""
 
     least: int
     per_s: float

@@ -46,11 +46,11 @@ class Level:
     unit: str
     kind: Kind
     provenance: str
-    """Where the number comes from, in a few words."""
+    """Source of the number, in a few words."""
     record: str | None
     """The record's id."""
     note: str | None = None
-    """Why there is no value, or why the value is not judged."""
+    """Reason that there is no value, or that the value is not judged."""
     bound: str = ""
     """``≥`` where noise may have slowed it (`best.bound_of`); empty for a clean value."""
     expected: tuple[float, float] | None = None
@@ -68,9 +68,9 @@ class Level:
     """Value with unit of the level that is doubted."""
     gap: Gap | None = None
     is_step: bool = False
-    """It is a whole training step."""
+    """True where the level is a whole training step."""
     is_product: bool = False
-    """It is a matmul."""
+    """True where the level is a matmul."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -86,11 +86,11 @@ class Waterfall:
     unit: str
     levels: tuple[Level, ...]
     dtype: str = ""
-    """Of the arithmetic; empty where nothing is computed."""
+    """Data type of the arithmetic; empty where nothing is computed."""
 
     @property
     def is_gpu(self) -> bool:
-        """Whether the device is a GPU, not the host."""
+        """True where the device is a GPU, not the host."""
         return self.device_index is not None
 
     @property
@@ -166,7 +166,7 @@ def leading(waterfalls: Iterable[Waterfall]) -> Waterfall | None:
 
 
 def devices(everything: Iterable[Row]) -> tuple[Device, ...]:
-    """Each device that has a point: GPUs by their number, then the host."""
+    """Return each device that has a point: GPUs by their number, then the host."""
     seen = {(row.device, row.index) for row in everything if row.measured is not None}
     return tuple(sorted(seen, key=lambda d: (d[1] is None, d[1] or 0, d[0] or "")))
 
@@ -178,7 +178,7 @@ _Levels = dict[tuple[int, str], list[Row]]
 def _quantities(
     view: RunView, own: Sequence[Row]
 ) -> Iterable[tuple[str, str, list[tuple[str, list[Row]]]]]:
-    """Each quantity that a device's rows say something of, its dtype, its levels with rows."""
+    """Yield each quantity that a device has rows of, its dtype, and its levels with rows."""
     groups: dict[tuple[Quantity, str], _Levels] = {}
     for row in own:
         for rule in rules_of(row):
@@ -195,7 +195,7 @@ def _quantities(
 
 
 def _lent(view: RunView, levels: _Levels, others: _Levels) -> _Levels:
-    """With the other 16-bit type's products where a step has none of its own.
+    """Return the rows with the other 16-bit type's products where a step has none of its own type.
 
     Only where both have one claim: the matrix units are the same.
     """
@@ -264,7 +264,7 @@ def _pick(own: tuple[Row, ...], candidates: Sequence[tuple[str, list[Row]]]) -> 
 
 
 def _pairs(picked: Sequence[_Picked]) -> Iterable[tuple[Row, Row]]:
-    """Each row with a measured ceiling: the nearest valid one before it that bounds it."""
+    """Yield each row with its measured ceiling: the nearest valid row before it that bounds it."""
     rows_of_levels = [row for _, row in picked if is_valid(row.measured)]
     for place, row in enumerate(rows_of_levels):
         above = (each for each in reversed(rows_of_levels[:place]) if _bounds(each, row))
@@ -319,7 +319,7 @@ def _exceeded_levels(
 
 
 def _is_layer_of(row: Row, matmul: Row) -> bool:
-    """Whether a row is any layer, whatever its pass, that a matmul of its data type bounds."""
+    """Return whether a row is any layer, whatever its pass, bounded by a matmul's data type."""
     same = (row.metric, row.unit, dtype_of(row.case)) == (
         matmul.metric,
         matmul.unit,
@@ -329,7 +329,7 @@ def _is_layer_of(row: Row, matmul: Row) -> bool:
 
 
 def _bounds(above: Row | Record, row: Row) -> bool:
-    """Whether what was measured above is a ceiling of a row: of its own shape, or of no shape."""
+    """Return whether the measurement above is a ceiling of a row: of its shape, or of none."""
     match role_of(above.benchmark):
         case Role.BLOCK:
             return above.metric == row.metric and is_own_layer(above.case, row.case)

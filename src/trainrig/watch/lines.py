@@ -74,7 +74,7 @@ def burn_line(one: LiveBurn) -> str:
 
 
 def work_lines(view: LiveView) -> list[str]:
-    """What runs: runs, their trainings and burns, jobs that write no run."""
+    """Return lines about runs, their trainings and burns, and jobs that write no run."""
     lines = []
     for run in view.runs:
         lines.append(f"{run.run} ({run.verb}, process {run.pid})")

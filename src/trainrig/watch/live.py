@@ -31,7 +31,7 @@ from trainrig.store.run_folder import CONFIG, RECORDS, SERIES, parse_config, rea
 from trainrig.watch.processes import ProcessLoad, ProcessWatch
 
 _MOST_BYTES = 1 << 22
-"""Of a series that was long when it was first looked at, its end."""
+"""Bytes at the end of a series that are read first, where it is long."""
 _MOST_POINTS = 240
 _GPU = re.compile(r"gpu(\d+)_(\w+)")
 
@@ -42,7 +42,7 @@ class LiveDevice:
 
     name: str
     index: int | None
-    """Of a GPU; None for the processors."""
+    """Number of the GPU; None for the processors."""
     readings: Mapping[str, Scalar]
 
 
@@ -89,7 +89,7 @@ class LiveRun:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LiveView:
-    """What a machine does at one moment."""
+    """State of a machine at one moment."""
 
     at: float
     """Seconds since 1970."""
@@ -104,7 +104,7 @@ class LiveView:
     """Running: id → command."""
 
     def to_dict(self) -> dict[str, Any]:
-        """As ``top --json`` prints it."""
+        """Return the object that ``top --json`` prints."""
         return asdict(self)
 
 

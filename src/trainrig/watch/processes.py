@@ -31,7 +31,7 @@ class ProcessLoad:
     """Resident."""
     command: str
     run: str = ""
-    """Of the run that it or a parent of it writes."""
+    """Run that the process or a parent of it writes; empty where it writes none."""
 
 
 class ProcessWatch:
@@ -78,7 +78,7 @@ class ProcessWatch:
         )
 
     def _command(self, pid: int) -> str:
-        """Its command line as it was typed; a thread of the kernel has a name alone."""
+        """Return the command line as it was typed; a kernel thread has a name alone."""
         line = self._host.read(f"/proc/{pid}/cmdline")
         if isinstance(line, Missing) or not line.strip("\0"):
             line = self._host.read(f"/proc/{pid}/comm")

@@ -52,7 +52,7 @@ _GAUGES = {
     "cpu_temperature_c": ("temperature_celsius", "Temperature of the hottest sensor."),
     "cpu_power_w": ("power_watts", "Power drawn by the packages."),
 }
-"""What a sensor is called in a row of telemetry → its name here, and what it is."""
+"""Prometheus' name and help of each sensor, by its name in a row of telemetry."""
 _COUNTERS = {
     "corrected_volatile": ("ecc_corrected_errors", "Corrected memory errors since boot."),
     "uncorrected_volatile": ("ecc_uncorrected_errors", "Uncorrected memory errors since boot."),
@@ -179,7 +179,7 @@ def _gauges(name: str, text: str, rows: Iterable[tuple[Mapping[str, str], float]
 
 
 def registry_of(look: Callable[[], LiveView]) -> CollectorRegistry:
-    """What Prometheus asks.  Raises UnavailableError without prometheus_client."""
+    """Return the registry of metrics. Raises UnavailableError without prometheus_client."""
     try:
         from prometheus_client import CollectorRegistry
     except ModuleNotFoundError:
@@ -202,7 +202,7 @@ def text_of(registry: CollectorRegistry) -> str:
 
 
 def is_loopback(address: str) -> bool:
-    """Whether only this machine reaches an address.  Raises UsageError for what is none."""
+    """Return whether an address is reachable from this machine only, or raise UsageError."""
     if address == "localhost":
         return True
     try:
@@ -281,7 +281,7 @@ def _application(registry: CollectorRegistry, token: str | None) -> WSGIApplicat
 
 
 def _is_own_name(host: str) -> bool:
-    """Whether a Host header names loopback: a page's own name may resolve to it (DNS rebinding)."""
+    """Return whether a Host header names loopback; a page's name may resolve to it."""
     name = host[1:].partition("]")[0] if host.startswith("[") else host.partition(":")[0]
     try:
         return not name or is_loopback(name)
@@ -290,13 +290,13 @@ def _is_own_name(host: str) -> bool:
 
 
 def _bears(header: str, token: str) -> bool:
-    """Whether a request's Authorization header has the token."""
+    """Return whether a request's Authorization header has the token."""
     kind, _, given = header.partition(" ")
     same = hmac.compare_digest(given.strip().encode("utf-8", "replace"), token.encode())
     return kind.lower() == "bearer" and same
 
 
 def address_of(server: WSGIServer) -> str:
-    """Where it answers: ``http://127.0.0.1:9835/metrics``."""
+    """Return the address of a server: ``http://127.0.0.1:9835/metrics``."""
     host, port = str(server.server_address[0]), server.server_port
     return f"http://{f'[{host}]' if ':' in host else host}:{port}/metrics"

@@ -29,10 +29,10 @@ _CHART = 60
 
 
 class Looks(Protocol):
-    """What is asked for a look."""
+    """The folders and the machine that a look reads."""
 
     def look(self) -> LiveView:
-        """What the machine does now."""
+        """Return the state of the machine now."""
         ...
 
 
