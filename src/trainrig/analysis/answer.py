@@ -307,7 +307,7 @@ def _reaches(row: Row) -> bool:
 
 
 def _reference(source: str) -> tuple[int, str]:
-    """A target's source as a reference in words, with its place among others."""
+    """Return a target's source as a reference in words, with its place among others."""
     for place, (pattern, words) in enumerate(_SOURCES):
         if (match := re.fullmatch(pattern, source)) is not None:
             return place, match.expand(words)
@@ -340,13 +340,13 @@ def _references(
 
 
 def _imported(view: RunView) -> Iterator[Reference]:
-    """Published figures and health tests, of numbers that other tools printed."""
+    """Yield published figures and health tests, for numbers that other tools printed."""
     for one in comparisons(view) if is_imported(view.config) else ():
         yield Reference(name=one.name, evidence=one.evidence, agrees=one.agrees)
 
 
 def _earlier_runs(everything: Iterable[Row]) -> Iterator[Reference]:
-    """One or two earlier runs of this machine, which are too few for a target."""
+    """Yield one or two earlier runs of this machine, which are too few for a target."""
     compared: list[tuple[float, int, Row]] = []
     for row in everything:
         planned = row.predicted.conditions if row.predicted is not None else {}
@@ -405,7 +405,7 @@ def _prediction(view: RunView, everything: Iterable[Row]) -> Iterator[Reference]
 
 
 def _computed_peak(view: RunView, everything: Iterable[Row]) -> Iterator[Reference]:
-    """A processor's peak by cores, clock and vector units."""
+    """Yield a processor's peak by cores, clock and vector units."""
     products = [
         row
         for row in everything
@@ -442,7 +442,7 @@ def _channels(view: RunView, everything: Iterable[Row]) -> Iterator[Reference]:
 
 
 def _data_sheet(view: RunView, everything: Iterable[Row]) -> Iterator[Reference]:
-    """Matmuls that others published of a card, against what its data sheet leads one to expect.
+    """Yield published matmuls of a card against what its data sheet leads one to expect.
 
     A run that was measured has these expectations in its records, as targets.
     """
@@ -471,7 +471,7 @@ def _data_sheet(view: RunView, everything: Iterable[Row]) -> Iterator[Reference]
 def _against(
     best: Row, least: float, share: float, name: str, evidence: str
 ) -> Iterator[Reference]:
-    """The best of a kind against the least of what is computed; a noisy one below says nothing.
+    """Yield the best of a kind against the least that is computed; noise below it says nothing.
 
     ``least`` is ``share`` of the computed rate.
     """
@@ -483,7 +483,7 @@ def _against(
 
 
 def _rate_text(row: Row) -> str:
-    """``350 GFLOPS``: the rate that a row reached."""
+    """Return text such as ``350 GFLOPS``: the rate that a row reached."""
     return format_quantity(row.value, row.unit)
 
 

@@ -40,7 +40,7 @@ def is_valid(record: Record | None) -> bool:
 
 
 def valid_value(record: Record | None) -> float:
-    """The value of a valid record; 0 for any other."""
+    """Return the value of a valid record; 0 for any other."""
     return float(record.value or 0.0) if record is not None and is_valid(record) else 0.0
 
 
@@ -59,7 +59,7 @@ def _may_be_too_fast(record: Record) -> bool:
 
 
 def sure_value(record: Record) -> float:
-    """The bound that a valid record ranks by: its value, or the slow end where that is no bound."""
+    """Return the bound that a valid record ranks by: its value, or the slow end."""
     value = valid_value(record)
     if bound_of(record) != ABOUT or record.interval is None:
         return value
@@ -81,12 +81,12 @@ def is_headline(record: Record | None) -> bool:
 
 
 def best_value(values: Iterable[float], unit: str) -> float | None:
-    """The best of some values of one unit; None where there is none."""
+    """Return the best of some values of one unit; None where there is none."""
     return (min if less_is_better(unit) else max)(values, default=None)
 
 
 def best_record(records: Iterable[Record | None]) -> Record | None:
-    """The best valid record of one unit; of equal ones a clean one, then the first."""
+    """Return the best valid record of one unit; of equal ones a clean one, then the first."""
     return max(
         (one for one in records if one is not None and is_valid(one)), key=_rank, default=None
     )
@@ -98,7 +98,7 @@ def _rank(record: Record) -> tuple[float, bool]:
 
 
 def best_row(rows: Iterable[Row]) -> Row | None:
-    """The row whose point is the best; where none is valid the first that was tried; else None."""
+    """Return the row with the best point; where none is valid the first; else None."""
     tried = [row for row in rows if row.measured is not None]
     valid = [row for row in tried if is_valid(row.measured)]
     return max(valid, key=lambda row: _rank(_point(row)), default=next(iter(tried), None))
@@ -113,22 +113,22 @@ def _point(row: Row) -> Record:
 
 
 def marked(text: str, bound: str) -> str:
-    """``≥ 128 GFLOPS``: a number's text with its bound."""
+    """Return the text of a number with the sign of its bound: ``≥ 128 GFLOPS``."""
     return f"{bound} {text}".lstrip()
 
 
 def spelled(text: str, bound: str) -> str:
-    """``at least 128 GFLOPS``: likewise within a sentence."""
+    """Return the text of a number with its bound within a sentence: ``at least 128 GFLOPS``."""
     return _WORDS[bound] + text
 
 
 def value_text(record: Record) -> str:
-    """The value with its bound: ``161 TFLOPS``, ``≥ 128 GFLOPS``, ``≤ 10.2 µs``."""
+    """Return a record's value with its bound: ``161 TFLOPS``, ``≥ 128 GFLOPS``, ``≤ 10.2 µs``."""
     return marked(format_quantity(record.value or 0.0, record.unit), bound_of(record))
 
 
 def share_bound(value: str, ceiling: str) -> str:
-    """The bound of a share, from those of a value and of its ceiling.
+    """Return the bound of a share, from those of a value and of its ceiling.
 
     What is at least so much is at least this share; of a ceiling that is at least so much it is at
     most this share.

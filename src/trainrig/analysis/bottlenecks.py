@@ -41,7 +41,7 @@ _MOSTLY = 0.5
 
 
 def find_cause(drop: Drop) -> Gap:
-    """The gap with the first cause whose rule fits, else "not known"."""
+    """Return the gap with the first cause whose rule fits, else "not known"."""
     for rule in _RULES:
         if (gap := rule(drop)) is not None:
             return gap
@@ -59,7 +59,7 @@ def _noisy(drop: Drop) -> Gap | None:
 
 
 def _no_difference(drop: Drop) -> Gap | None:
-    """Two measured levels whose intervals overlap: neither is known to be the faster one."""
+    """Return the gap of two measured levels whose intervals overlap: neither is surely faster."""
     own, above = drop.record.interval, drop.ceiling_record
     if drop.is_from_claim or above is None or own is None or above.interval is None:
         return None
@@ -75,7 +75,7 @@ def _no_difference(drop: Drop) -> Gap | None:
 
 
 def _above(drop: Drop) -> Gap | None:
-    """Above a claim; what is above a measured level is held against the next one up."""
+    """Return the gap of a level above a claim: a clock, or what is counted."""
     if drop.share <= 0.0:
         return None
     boost, clock = boost_clock(drop.record), number(drop.record, "sm_clock_hz")
@@ -105,7 +105,7 @@ def _close(drop: Drop) -> Gap | None:
 
 
 def _uncertain_claim(drop: Drop) -> Gap | None:
-    """A claim computed from a CPU's flags is a range: its upper end is the ceiling."""
+    """Return the gap to a claim computed from a CPU's flags: its upper end is the ceiling."""
     claim = drop.ceiling_record
     if claim is None or claim.kind is not Kind.CLAIMED or claim.interval is None:
         return None
@@ -120,7 +120,7 @@ def _uncertain_claim(drop: Drop) -> Gap | None:
 
 
 def _attributed(drop: Drop) -> Gap | None:
-    """Several causes with their sizes, and the rest; below a hundredth of the drop: none."""
+    """Return the gap with several causes, their sizes, and the rest; None below a hundredth."""
     shares = shares_of(drop)
     if not shares:
         return None
@@ -209,7 +209,7 @@ def _low_clock(drop: Drop) -> Gap | None:
 
 
 def _product(drop: Drop) -> Gap | None:
-    """A shape below the ridge of the roofline, or sizes that have not reached the plateau."""
+    """Return the gap of a product whose shape is below the roofline's ridge, or is too small."""
     if drop.role is not Role.PRODUCT:
         return None
     peak = bench_command(drop.record, peak=True)
@@ -235,7 +235,7 @@ def _product(drop: Drop) -> Gap | None:
 
 
 def _layer_parts(drop: Drop) -> Gap | None:
-    """A layer that was also measured in parts: the slowest part of the same code is named."""
+    """Return the gap of a layer that was also measured in parts: the slowest part is named."""
     if drop.role is not Role.BLOCK:
         return None
     same = {name: drop.record.case.get(name) for name in ("dtype", "code")}

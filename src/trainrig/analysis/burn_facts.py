@@ -21,7 +21,7 @@ Row = Mapping[str, Any]
 
 
 def part_name(case: Case) -> str:
-    """``matmul bf16``."""
+    """Return the name of a part of a burn: ``matmul bf16``."""
     return " ".join(str(case[name]) for name in ("mode", "dtype") if name in case)
 
 
@@ -31,7 +31,7 @@ def is_burn(view: RunView) -> bool:
 
 
 def burn_headline(view: RunView) -> str:
-    """``9 min 50 s of work on 1 device, no wrong result.``"""
+    """Return the first line of a burn: ``9 min 50 s of work on 1 device, no wrong result.``"""
     devices = burn_devices(view)
     errors = sum(device.errors for device in devices)
     points = [point for device in devices for point in device.points]
@@ -72,7 +72,7 @@ class BurnPoint:
         return part_name(self.record.case)
 
     def number(self, name: str) -> float:
-        """A number among its conditions; 0 where it is not there."""
+        """Return a number among its conditions; 0 where it is not there."""
         return 0.0 if self.measured is None else plain(self.measured.conditions.get(name)) or 0.0
 
     @property
@@ -121,7 +121,7 @@ class BurnDevice:
 
 
 def burn_devices(view: RunView) -> tuple[BurnDevice, ...]:
-    """Every device that something was planned or measured on, GPUs first."""
+    """Return every device that something was planned or measured on, GPUs first."""
     own = [record for record in view.records if "mode" in record.case and record.attempt is None]
     found = []
     by_device = grouped(own, lambda record: (record.device_index, record.device))
@@ -157,7 +157,7 @@ def _points(records: Sequence[Record]) -> tuple[BurnPoint, ...]:
 
 
 def readings(rows: Sequence[Row], key: str) -> list[tuple[float, float]]:
-    """Moment (s, monotonic) and value of a sensor, where it gave one."""
+    """Return moment (s, monotonic) and value of a sensor, where it gave one."""
     pairs = zip(moments(rows), (plain(row.get(key)) for row in rows), strict=True)
     return [(at, value) for at, value in pairs if at is not None and value is not None]
 
@@ -182,7 +182,7 @@ _MEMORY = ("memory_bytes", "memory_wanted_bytes")
 
 
 def burn_summary(view: RunView) -> list[dict[str, Any]]:
-    """The devices as ``burn --json`` prints them."""
+    """Return the devices as ``burn --json`` prints them."""
     return [_device_summary(device) for device in burn_devices(view)]
 
 

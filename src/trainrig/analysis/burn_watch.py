@@ -62,7 +62,7 @@ def watch_of_device(device: BurnDevice, view: RunView) -> WatchedDevice:
 
 
 def _gpu(view: RunView, index: int | None) -> Mapping[str, Any]:
-    """A GPU as machine.json has it; empty where it has none of that number."""
+    """Return a GPU as machine.json has it; empty where it has none of that number."""
     listed = (view.machine or {}).get("gpus")
     gpus = listed if isinstance(listed, list) else []
     own = (gpu for gpu in gpus if isinstance(gpu, Mapping) and gpu.get("index") == index)
@@ -70,7 +70,7 @@ def _gpu(view: RunView, index: int | None) -> Mapping[str, Any]:
 
 
 def unmoving_sensors(device: BurnDevice, view: RunView) -> Iterator[Finding]:
-    """Readings that stopped, or that do not move while the device works."""
+    """Find sensors that stopped, or whose readings do not move while the device works."""
     rows = view.series.get(TELEMETRY, ())
     ends = [at for at in moments(rows) if at is not None]
     last = ends[-1] if ends else 0.0
@@ -130,7 +130,7 @@ def _sensor(id_: str, evidence: str, device: BurnDevice) -> Finding:
 def vanished_devices(
     devices: Sequence[BurnDevice], machine: Mapping[str, Any] | None
 ) -> Iterator[Finding]:
-    """GPUs whose sensors were read, and that the driver no longer lists afterwards."""
+    """Find GPUs whose sensors were read, and that the driver no longer lists afterwards."""
     before, after = ((machine or {}).get(name) for name in ("gpus", "gpus_after"))
     if after is None or after == {"missing": NOT_READ.reason}:
         return
@@ -149,7 +149,7 @@ def vanished_devices(
 
 
 def unwatched_work(view: RunView) -> Iterator[Finding]:
-    """Work that nobody watched: no sensor read for a while, a machine that slept."""
+    """Find work that nobody watched: no sensor read for a while, a machine that slept."""
     rows = view.series.get(TELEMETRY, ())
     read = sorted(at for at in moments(rows) if at is not None)
     work = sorted(at for at in moments(view.series.get(WORK, ())) if at is not None)
@@ -186,7 +186,7 @@ def _unwatched(evidence: str) -> Finding:
 def _least_of(
     device: BurnDevice, point: BurnPoint, power: float | None
 ) -> tuple[float, str] | None:
-    """The least rate of a part that a sound card has, and the source; None: nothing is known."""
+    """Return the least rate of a part that a sound card has, and its source."""
     mode, dtype = (point.record.case.get(name) for name in ("mode", "dtype"))
     rule = next((r for r in watch_rules().rate if r.mode == mode and r.least is not None), None)
     expected = least_rate(device.name, str(dtype), power) if rule is not None else None
@@ -196,7 +196,7 @@ def _least_of(
 
 
 def low_rates(device: BurnDevice, view: RunView) -> Iterator[Finding]:
-    """A card below what its chip should do, or whose rate fell while it worked."""
+    """Find cards below what their chip should do, or whose rate fell while they worked."""
     if device.index is None:
         return
     power = plain(_gpu(view, device.index).get("power_limit_w"))
@@ -236,7 +236,7 @@ def low_rates(device: BurnDevice, view: RunView) -> Iterator[Finding]:
 
 
 def wrong_clocks(device: BurnDevice) -> Iterator[Finding]:
-    """Processes whose clock is not the machine's: their rates and times mean nothing."""
+    """Find processes whose clock is not the machine's: their rates and times mean nothing."""
     for point in device.points:
         told, passed = point.number("clock_s"), point.number("elapsed_s")
         if why := clock_is_off(told, passed):

@@ -225,7 +225,7 @@ def _patterns(old: Sequence[Pattern], new: Sequence[Pattern]) -> Iterator[tuple[
 
 
 def _pairs(old: RunView, new: RunView) -> list[Pair]:
-    """Every measured case of either run, in the order of the new one, then the old one's rest."""
+    """Return every measured case of either run, in the order of the new one."""
     sides = [_by_key(old), _by_key(new)]
     pairs: list[Pair] = []
     for key in dict.fromkeys([*sides[1], *sides[0]]):
@@ -247,7 +247,7 @@ def _by_key(view: RunView) -> dict[_Identity, dict[int | None, Record]]:
 
 
 def _once(pairs: Iterable[Pair]) -> list[Pair]:
-    """Pairs that rest on the same workers' times say one thing: bytes/s and FLOP/s of one call."""
+    """Return one pair for all that rest on the same workers' times, as B/s and FLOP/s of a call."""
     seen: dict[_Identity, Pair] = {}
     for pair in pairs:
         ids = [side.derived.ids for side in (pair.old, pair.new) if side and side.derived]
@@ -282,14 +282,14 @@ class _WorkerValues:
 
 
 def _place(record: Record) -> _Identity:
-    """Case and device: what the attempts at a point share with it."""
+    """Return what the attempts at a point share with it: case and device."""
     case = tuple(sorted(record.case.items()))
     device = (record.device, record.device_count, record.device_index)
     return (record.benchmark, record.version, case, *device)
 
 
 def _values(found: Iterable[Record], point: Record) -> list[float]:
-    """A rate is an amount over a time, and the amount is the case's: 1/t stands for it."""
+    """Return the workers' values: times, or 1/t for a rate, since the amount is the case's."""
     shortest, longest = _PLAUSIBLE_TIMES
     times = [each.value for each in found if each.value and shortest < each.value < longest]
     return times if point.metric == "time" else [1.0 / time for time in times]
@@ -418,7 +418,7 @@ _ORDER = {Change.WORSE: 0, Change.BETTER: 1, Change.CANNOT_TELL: 2, Change.SAME:
 
 
 def _side_by_side(left: Iterable[Pair]) -> list[Pair]:
-    """Values of one case on different device models, host beside host and GPU beside GPU.
+    """Return values of one case on different device models, host beside host, GPU beside GPU.
 
     Of several devices of one model the first stands for all.
     """
@@ -436,7 +436,7 @@ def _side_by_side(left: Iterable[Pair]) -> list[Pair]:
 
 
 def _other_versions(left: Sequence[Pair]) -> list[Pair]:
-    """The pairs; one whose partner was measured by another version of the benchmark says so."""
+    """Return the pairs; where benchmark versions differ, with that as the reason."""
 
     def place(pair: Pair) -> _Identity:
         return pair.record.metric, *_place(pair.record.replace(version=1))
@@ -567,13 +567,13 @@ def is_same_run(old: RunView, new: RunView) -> bool:
 
 
 def _points(view: RunView, field: str) -> str:
-    """The values of a field of the run's points."""
+    """Return the values of a field of the run's points."""
     values = {getattr(record, field) for record in view.records if record.is_point}
     return ", ".join(sorted(value for value in values if value))
 
 
 def _different(facts: Iterable[_Fact]) -> tuple[Difference, ...]:
-    """The facts that both runs know and that differ; what differs on several GPUs once."""
+    """Return the facts that both runs know and that differ; those of several GPUs once."""
     found = [
         Difference(what=what, old=_text(what, old), new=_text(what, new))
         for what, old, new in facts
@@ -583,7 +583,7 @@ def _different(facts: Iterable[_Fact]) -> tuple[Difference, ...]:
 
 
 def _at(value: object, *path: str) -> Any:
-    """The value at ``path``; the mark of the unknown where there is none."""
+    """Return the value at ``path``; the mark of the unknown where there is none."""
     for name in path:
         if not isinstance(value, Mapping) or name not in value:
             return _UNKNOWN

@@ -117,7 +117,7 @@ class _Pair:
         return self.base.model != self.own.model or len(tokens) > 1
 
     def speedup(self, **found: Any) -> Speedup:
-        """The comparison as a `Speedup`."""
+        """Return the comparison as a `Speedup`."""
         return Speedup(
             name=self.own.name, base=self.base_name, differences=self.differences, **found
         )
@@ -191,7 +191,7 @@ def worth_of_fusing(results: Sequence[TrainingResult]) -> tuple[tuple[str, Speed
 
 
 def _unfused_apart(own: TrainingResult) -> dict[str, Any]:
-    """Every setting but those that take kernels apart."""
+    """Return every setting but those that take kernels apart."""
     names = own.settings.keys() - {*_FUSING, "bar", "why", "comparable"}
     return {"model": own.model, "framework": own.framework} | {n: own.settings[n] for n in names}
 
@@ -216,7 +216,7 @@ _MATMUL = "matrix product measured beside it"
 
 
 def bars(results: Sequence[TrainingResult]) -> tuple[Goal, ...]:
-    """The rows that have a ``bar``, each beside our fastest of its model."""
+    """Return the trainings that have a ``bar``, each beside our fastest of its model."""
     found = []
     for own in results:
         least = own.settings.get("bar")
@@ -307,7 +307,7 @@ def compare_trainings(old: RunView, new: RunView) -> TrainingComparison | None:
 
 
 def _results(view: RunView) -> dict[str, TrainingResult]:
-    """The run's experiments, their folder of data replaced by the digest of its text."""
+    """Return the run's experiments, their folder of data replaced by the digest of its text."""
     try:
         results = training_results.results(view)
     except DataError as error:
@@ -339,7 +339,7 @@ def _pair(base: TrainingResult, own: TrainingResult, sides: Sequence[RunView]) -
 
 
 def _devices(view: RunView, name: str) -> str:
-    """The models of device that an experiment ran on."""
+    """Return the models of device that an experiment ran on."""
     points = [r for r in view.records if r.benchmark == BENCHMARK and r.is_point]
     found = {point.device for point in points if point.case.get("experiment") == name}
     return ", ".join(sorted(device for device in found if device))
@@ -360,7 +360,7 @@ def setting_differences(base: TrainingResult, own: TrainingResult) -> tuple[str,
 
 
 def _different(facts: Iterable[tuple[str, Any, Any]]) -> tuple[str, ...]:
-    """``name: old → new`` of the facts that differ."""
+    """Return ``name: old → new`` for each fact that differs."""
     return tuple(
         f"{name}: {' → '.join(shortened([_setting_text(old), _setting_text(new)]))}"
         for name, old, new in facts
@@ -369,7 +369,7 @@ def _different(facts: Iterable[tuple[str, Any, Any]]) -> tuple[str, ...]:
 
 
 def settings_of(result: TrainingResult, *, whole: bool) -> dict[str, Any]:
-    """Versions that its ranks reported, and every setting by its name in an experiment file.
+    """Return versions that its ranks reported, and every setting by its name in an experiment file.
 
     Without ``whole`` the settings are what an older run stored of them.
     """
@@ -383,12 +383,12 @@ def settings_of(result: TrainingResult, *, whole: bool) -> dict[str, Any]:
 
 
 def _setting_text(value: object) -> str:
-    """A setting's value as an experiment file spells it."""
+    """Return a setting's value as an experiment file spells it."""
     return {True: "true", False: "false"}[value] if isinstance(value, bool) else str(value)
 
 
 def shortened(texts: Sequence[str]) -> list[str]:
-    """Different values of a setting; numbers that all models have are left out: ``gpt2:…``."""
+    """Return different values of a setting without the numbers that all models have: ``gpt2:…``."""
     parts = [(name, numbers.split(",")) for name, _, numbers in (t.partition(":") for t in texts)]
     shared = set.intersection(*(set(numbers) for _, numbers in parts)) - {""}
     if not shared:
@@ -446,18 +446,18 @@ def _untimed(result: TrainingResult, name: str) -> str | None:
 
 
 def _tokens(result: TrainingResult) -> int | None:
-    """Tokens of a sample."""
+    """Return tokens of a sample."""
     rate, tokens = result.throughput.samples_per_s, result.throughput.tokens_per_s
     return round(tokens / rate) if rate and tokens else None
 
 
 def _samples(result: TrainingResult) -> float:
-    """Samples of a step, on all ranks."""
+    """Return samples of a step, on all ranks."""
     return float((result.throughput.samples_per_s or 0.0) * (result.timing.step_time_s or 0.0))
 
 
 def _rates(result: TrainingResult) -> list[float | None]:
-    """Samples a second of each round; None where it was noisy or has no times."""
+    """Return samples a second of each round; None where it was noisy or has no times."""
     samples = _samples(result)
     return [
         samples / fmean(trimmed(one.step_times_s))
@@ -468,13 +468,13 @@ def _rates(result: TrainingResult) -> list[float | None]:
 
 
 def _interleaved(pair: _Pair) -> list[tuple[float, float]]:
-    """Samples a second of both in each round that was clean for both."""
+    """Return samples a second of both in each round that was clean for both."""
     rounds = zip(_rates(pair.base), _rates(pair.own), strict=False)
     return [(old, new) for old, new in rounds if old is not None and new is not None]
 
 
 def _clean_rates(result: TrainingResult) -> list[float]:
-    """Samples a second of each clean round, where there are three or more."""
+    """Return samples a second of each clean round, where there are three or more."""
     rates = [rate for rate in _rates(result) if rate is not None]
     return rates if len(rates) >= LEAST_ROUNDS else []
 
@@ -483,7 +483,7 @@ def _clean_rates(result: TrainingResult) -> list[float]:
 
 
 def _ratio(pair: _Pair) -> tuple[Comparison, str]:
-    """The ratio of their rates, and what it rests on."""
+    """Return the ratio of their rates, and what it rests on."""
     if pair.is_interleaved:
         return compare_pairs(*zip(*_interleaved(pair), strict=True)), INTERLEAVED
     kinds = [str(result.layout.requested.get("device")) for result in (pair.base, pair.own)]
@@ -498,7 +498,7 @@ def _ratio(pair: _Pair) -> tuple[Comparison, str]:
 
 
 def _judge(pairs: Sequence[_Pair]) -> tuple[Speedup, ...]:
-    """All of them at once: of what is called, 5 % at the most are false."""
+    """Judge all pairs at once: of the changes that are called, at most 5 % are false."""
     reasons = [_why_not(pair) for pair in pairs]
     ratios = {n: _ratio(pair) for n, pair in enumerate(pairs) if reasons[n] is None}
     changes = judge_changes([(found, True) for found, _ in ratios.values()])

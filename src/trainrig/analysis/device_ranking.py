@@ -47,7 +47,7 @@ _Members = Mapping[int, Row]
 
 
 def peer_groups(view: RunView, everything: Sequence[Row]) -> tuple[PeerGroup, ...]:
-    """The largest case of each family that several GPUs have, device by device."""
+    """Return the largest case of each family that several GPUs have, device by device."""
     shared: dict[Key, dict[int, Row]] = {}
     for row in everything:
         if row.index is not None and row.count == 1 and row.value and is_headline(row.measured):
@@ -60,7 +60,7 @@ def peer_groups(view: RunView, everything: Sequence[Row]) -> tuple[PeerGroup, ..
 
 
 def _named_outliers(view: RunView) -> set[int | None] | None:
-    """The cards that the verdict names; None where nothing was judged."""
+    """Return the cards that the verdict names; None where nothing was judged."""
     if view.verdict is None:
         return None
     ids = {i for f in view.verdict.findings if f.id.startswith("odd") for i in f.records}
@@ -87,7 +87,7 @@ def _bound(row: Row) -> str:
 
 
 def run_groups(views: Sequence[RunView]) -> tuple[PeerGroup, ...]:
-    """The largest case of each family that several runs have, the best device of each run."""
+    """Return the largest case of each family that several runs have, their best devices."""
     shared: dict[Key, dict[int, Row]] = {}
     for number, view in enumerate(views):
         for row in rows(view):

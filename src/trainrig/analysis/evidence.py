@@ -111,7 +111,7 @@ class Drop:
         shares: tuple[Share, ...] = (),
         is_certain: bool = True,
     ) -> Gap:
-        """The gap with its cause, and what to try."""
+        """Return the gap with its cause, and what to try."""
         return Gap(
             amount=self.value - self.ceiling,
             unit=self.record.unit,
@@ -125,7 +125,7 @@ class Drop:
 
 
 def intensity_of(record: Record) -> float | None:
-    """FLOP per counted byte of a product or an elementwise kernel; None where not defined."""
+    """Return FLOP per counted byte of a product or an elementwise kernel, or None."""
     work = work_of(record.benchmark, record.case)
     return work.flops / work.num_bytes if work is not None and work.num_bytes > 0 else None
 
@@ -142,25 +142,25 @@ def work_of(benchmark: str, case: Case) -> Work | None:
 
 
 def memory_rate(view: RunView, own: Sequence[Row]) -> float | None:
-    """The best cold stream of a device's rows, else the memory bandwidth that is claimed."""
+    """Return the best cold stream of a device's rows, else the memory bandwidth that is claimed."""
     return measured_memory(own) or claimed_memory(view, own)
 
 
 def measured_memory(own: Sequence[Row]) -> float | None:
-    """The best cold stream of a device's rows."""
+    """Return the best cold stream of a device's rows."""
     best = best_record(row.measured for row in own if is_cold_stream(row))
     return best.value if best is not None else None
 
 
 def claimed_memory(view: RunView, own: Sequence[Row]) -> float | None:
-    """The memory bandwidth that is claimed for the device of these rows."""
+    """Return the memory bandwidth that is claimed for the device of these rows."""
     owners = {row.device for row in own}
     claims = (r for r in view.records if r.kind is Kind.CLAIMED and r.benchmark == MEMORY_CLAIM)
     return next((claim.value for claim in claims if claim.device in owners and claim.value), None)
 
 
 def cache_of(view: RunView, own: Sequence[Row]) -> tuple[float, str] | None:
-    """Bytes and name of the last cache before a device's memory, all instances together."""
+    """Return bytes and name of the last cache before a device's memory, all instances together."""
     first = next(iter(own), None)
     if first is None:
         return None
@@ -175,7 +175,7 @@ def cache_of(view: RunView, own: Sequence[Row]) -> tuple[float, str] | None:
 
 
 def bench_command(record: Record, *, peak: bool = False) -> str:
-    """The command that measures this again; empty where none does."""
+    """Return the command that measures this again; empty where none does."""
     spec = find(record.benchmark)
     if spec is None or (options := spec.remeasure_options(record.case)) is None:
         return ""
@@ -184,12 +184,12 @@ def bench_command(record: Record, *, peak: bool = False) -> str:
 
 
 def number(record: Record, name: str) -> float | None:
-    """A condition, if it is a number."""
+    """Return a condition, if it is a number."""
     return plain(record.conditions.get(name))
 
 
 def plain(value: object) -> float | None:
-    """A finite number as a float; None for anything else, booleans and Missing included."""
+    """Return a finite number as a float; None for anything else, booleans and Missing included."""
     if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
         return None
     return float(value)
@@ -205,11 +205,11 @@ def throttle_reasons(record: Record) -> str:
 
 
 def chip_of(device: str | None) -> Chip | None:
-    """The device's entry in the catalog; None for a host or an unknown name."""
+    """Return the device's entry in the catalog; None for a host or an unknown name."""
     return find_chip(device) if device else None
 
 
 def boost_clock(record: Record) -> float | None:
-    """The clock that the data sheet counts with, Hz."""
+    """Return the clock that the data sheet counts with, Hz."""
     chip = chip_of(record.device) if record.device_index is not None else None
     return chip.compute.boost_clock if chip is not None else None

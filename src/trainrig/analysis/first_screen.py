@@ -109,7 +109,7 @@ def taken(view: RunView) -> Taken:
 
 
 def _time_of(value: object) -> datetime | None:
-    """A moment with its zone; None for anything else that a file may hold."""
+    """Return a moment with its zone; None for anything else that a file may hold."""
     try:
         found = value if isinstance(value, datetime) else datetime.fromisoformat(str(value))
         return found if found.tzinfo is not None else found.replace(tzinfo=UTC)
@@ -127,7 +127,7 @@ class _Level:
 
 
 def headline(view: RunView, waterfalls: Sequence[Waterfall]) -> str:
-    """One plain sentence; empty where no number can stand for the machine."""
+    """Return one plain sentence; empty where no number can stand for the machine."""
     if is_burn(view):
         return burn_headline(view)
     found = _levels(view, waterfalls)
@@ -153,7 +153,7 @@ def headline(view: RunView, waterfalls: Sequence[Waterfall]) -> str:
 
 
 def _moved_sentence(view: RunView) -> str:
-    """The most bytes a second that a run moved which computed nothing."""
+    """Return the sentence about the highest byte rate of a run that computed nothing."""
     moved = best_record(
         row.measured
         for row in rows(view)
@@ -171,7 +171,7 @@ def _moved_sentence(view: RunView) -> str:
 
 
 def _best_training(trained: Iterable[TrainingResult]) -> TrainingResult:
-    """The training that sentence, number and actions are of: the fastest step's, as the charts."""
+    """Return the training that the sentence, the number and the actions refer to: the fastest."""
     return max(
         trained,
         key=lambda one: (
@@ -182,7 +182,7 @@ def _best_training(trained: Iterable[TrainingResult]) -> TrainingResult:
 
 
 def _model_name(model: str) -> str:
-    """``gpt2 (resized)`` for ``gpt2:num_layers=2``: its sizes stand below."""
+    """Return the name of a model without sizes: ``gpt2 (resized)`` for ``gpt2:num_layers=2``."""
     name, changed, _ = model.partition(":")
     return f"{name} (resized)" if changed else name
 
@@ -231,13 +231,13 @@ def _step_sentence(step: _Level, matmul: _Level | None) -> str:
 
 
 def _matmul_words(matmul: _Level, step: _Level) -> str:
-    """``matmul``, with its data type where that is another than the step's."""
+    """Return ``matmul``, with its data type where that is not the step's."""
     dtype = dtype_of(matmul.record.case)
     return "matmul" if dtype == dtype_of(step.record.case) else f"{dtype} matmul"
 
 
 def _matmul_above(step: _Level, levels: Iterable[_Level]) -> _Level | None:
-    """The best matmul of a step's waterfall; None where a level that it bounds exceeds it."""
+    """Return the best matmul of a step's waterfall; None where a step exceeds it."""
     same = [level for level in levels if level.waterfall is step.waterfall]
     matmul = _best(level for level in same if level.level.is_product)
     reached = max(level.level.value or 0.0 for level in (*same, step))
@@ -246,7 +246,7 @@ def _matmul_above(step: _Level, levels: Iterable[_Level]) -> _Level | None:
 
 
 def _rate(level: Level) -> str:
-    """``127 GFLOPS``, with ``or more`` where it was noisy."""
+    """Return the rate of a level: ``127 GFLOPS``, with ``or more`` where it was noisy."""
     rate = format_quantity(level.value or 0.0, level.unit)
     return f"{rate}{' or more' if level.bound == AT_LEAST else ''}"
 
@@ -255,7 +255,7 @@ def _rate(level: Level) -> str:
 
 
 def key_numbers(view: RunView, waterfalls: Sequence[Waterfall]) -> tuple[KeyNumber, ...]:
-    """Training, matmul, memory, disk; what was not measured has none."""
+    """Return the numbers for training, matmul, memory and disk; what was not measured has none."""
     if is_burn(view):
         return tuple(_burn_numbers(view))
     found = _levels(view, waterfalls)
@@ -289,7 +289,7 @@ def key_numbers(view: RunView, waterfalls: Sequence[Waterfall]) -> tuple[KeyNumb
 
 
 def _case(measured: _Level) -> str:
-    """The case in words."""
+    """Return the case in words."""
     return measured.level.provenance.partition(";")[0]
 
 
@@ -320,7 +320,7 @@ def _burn_numbers(view: RunView) -> Iterator[KeyNumber]:
 
 
 def _link_number(view: RunView) -> Iterator[KeyNumber]:
-    """The fastest way from GPU to GPU; nothing where none was looked at."""
+    """Yield the number of the fastest path between GPUs; nothing where none was measured."""
     best = best_row(
         row
         for row in rows(view)
@@ -340,7 +340,7 @@ def _link_number(view: RunView) -> Iterator[KeyNumber]:
 
 
 def _of_training(view: RunView) -> Iterator[KeyNumber]:
-    """Loss and memory of the only training of a run."""
+    """Yield loss and memory of the only training of a run."""
     trained = readable(view)
     if len(trained) != 1:
         return
@@ -355,7 +355,7 @@ def _of_training(view: RunView) -> Iterator[KeyNumber]:
 
 
 def _of_claim(measured: _Level) -> str:
-    """``102 % of its claim``; empty where none is known for certain."""
+    """Return a level as a share of its claim: ``102 % of its claim``; empty without one."""
     claim, level = measured.waterfall.levels[0], measured.level
     is_certain = claim.value and (level.gap is None or level.gap.is_certain)
     share = (level.value or 0.0) / claim.value if claim.value and is_certain else 0.0
@@ -377,7 +377,7 @@ def _number(name: str, measured: _Level, what: str, own_sources: Collection[str]
 
 
 def _step_number(view: RunView, step: _Level) -> KeyNumber:
-    """A step whose run was no training of ours: its tokens/s where the run has them."""
+    """Return the number of a step whose run was no training of ours."""
     record, claim = step.record, step.waterfall.levels[0].value
     words = [str(record.case.get("model")), str(dtype_of(record.case))]
     if claim and (step.level.value or 0.0) <= _ABOVE * claim:
@@ -450,7 +450,7 @@ def _others(measured: _Level, own_sources: Collection[str]) -> PublishedRange | 
 def actions(
     view: RunView, waterfalls: Sequence[Waterfall], findings: Sequence[Finding]
 ) -> tuple[Action, ...]:
-    """The most urgent first: faults, then what costs a training step most, then other gaps."""
+    """Return the actions, most urgent first: faults, what costs a step most, other gaps."""
     step = _lead(_levels(view, waterfalls), waterfalls, Role.STEP)
     gains = list(_gains(step)) if step is not None else []
     # A cause and what to do about it come before a search for one.
@@ -473,7 +473,7 @@ def _to_do(findings: Sequence[Finding], severity: str) -> Iterator[Action]:
 
 
 def _with_command(action: Action) -> Action:
-    """The action with the command that its sentence ends with apart."""
+    """Return the action with the command that ends its sentence moved to a field of its own."""
     how, command = command_apart(action.next)
     return replace(action, next=how, command=command)
 
@@ -523,7 +523,7 @@ def _own_gains(view: RunView) -> Iterator[Action]:
 
 
 def _gain(what: str, seconds: float, time: float, how: str, command: str) -> Iterator[Action]:
-    """The step without the seconds of a cause; nothing where that is hardly faster."""
+    """Yield the action against a cause; nothing where the step without it is hardly faster."""
     gain = seconds / (time - seconds) if 0.0 < seconds < time else 0.0
     if how and gain >= _LEAST_GAIN:
         yield Action(what=what, gain=gain, next=how, command=command)
@@ -535,7 +535,7 @@ def _ceiling(step: _Level) -> float:
 
 
 def _command(case: Case, changed: str) -> str:
-    """The command of the same training with one option changed; empty where none helps."""
+    """Return the command of the same training with one option changed; empty where none helps."""
     options = options_of(case, changed) if changed else None
     return "" if options is None else f"trainrig train {options}".rstrip()
 
@@ -544,7 +544,7 @@ def _command(case: Case, changed: str) -> str:
 
 
 def _levels(view: RunView, waterfalls: Iterable[Waterfall]) -> list[_Level]:
-    """Every level with a value, of waterfalls in their order: the headline's first."""
+    """Return every level with a value, of waterfalls in their order: the headline's first."""
     by_id = {record.id: record for record in view.records}
     return [
         _Level(waterfall=each, level=level, record=by_id[level.record])
@@ -555,7 +555,7 @@ def _levels(view: RunView, waterfalls: Iterable[Waterfall]) -> list[_Level]:
 
 
 def _lead(levels: Iterable[_Level], waterfalls: Sequence[Waterfall], role: Role) -> _Level | None:
-    """The best level of one kind: of the headline's waterfall, else of any in their order."""
+    """Return the best level of one kind: of the headline's waterfall, else of any."""
     mine = [each for each in levels if role_of(each.record.benchmark) is role]
     lead = leading(waterfalls)
     of_lead = [each for each in mine if each.waterfall is lead]
@@ -563,7 +563,7 @@ def _lead(levels: Iterable[_Level], waterfalls: Sequence[Waterfall], role: Role)
 
 
 def _best(levels: Iterable[_Level]) -> _Level | None:
-    """The level with the best record."""
+    """Return the level with the best record."""
     return max(
         (each for each in levels if is_valid(each.record)),
         key=lambda each: (sure_value(each.record), each.record.disturbed is None),

@@ -49,7 +49,7 @@ _ROLES = (Role.STEP, Role.PRODUCT, None, Role.COLLECTIVE, Role.LINK, Role.TRANSF
 
 
 def number_text(value: float, unit: str, metric: str = "") -> str:
-    """A number as the file has it: ``118.6 TFLOPS``, ``128.8 s``, ``12.35k tokens/s``."""
+    """Return a number as the file has it: ``118.6 TFLOPS``, ``128.8 s``, ``12.35k tokens/s``."""
     forms: tuple[tuple[bool, Callable[[], str]], ...] = (
         (metric.endswith("_share") or metric in _SHARES, lambda: format_share(value)),
         (metric == "passed", lambda: "passed" if value else "not passed"),
@@ -81,7 +81,7 @@ def _count_text(value: float) -> str:
 
 
 def metric_words(metric: str) -> str:
-    """``forward time`` for ``time.forward``, ``kernel`` for ``kernel_share``, ``SM clock``."""
+    """Return a metric in words: ``forward time`` for ``time.forward``, ``SM clock``."""
     whole, _, part = metric.partition(".")
     text = f"{part} {whole}" if part else whole.removesuffix("_share")
     words = plain_name(text).split()
@@ -98,7 +98,7 @@ def is_pair(record: Record) -> bool:
 
 
 def range_of_numbers(values: Sequence[float], unit: str, metric: str = "", joined: str = "") -> str:
-    """``118.6 and 122.3 TFLOPS``, ``16.9 to 17.2 TFLOPS``; one where all read the same."""
+    """Return the range of some numbers: ``16.9 to 17.2 TFLOPS``; one if all read alike."""
     shown = list(dict.fromkeys(number_text(each, unit, metric) for each in values))
     if len(shown) == 1:
         return shown[0]
@@ -109,7 +109,7 @@ def range_of_numbers(values: Sequence[float], unit: str, metric: str = "", joine
 
 
 def place_text(place: PublishedPlace) -> str:
-    """``146 TFLOPS``: what others reached, from the lowest to the highest source."""
+    """Return the published range: ``146 TFLOPS``, or its lowest and highest source."""
     return range_of_numbers([place.low, place.high], place.unit, joined="to")
 
 
@@ -146,7 +146,7 @@ _SAID = frozenset(["tool", "framework", "training", "trace"])
 
 
 def _what_of(record: Record, alike: Sequence[Record]) -> str:
-    """The case in words, with what sets it apart from others that read the same."""
+    """Return the case in words, with what sets it apart from others that read the same."""
     case = {name: value for name, value in record.case.items() if name not in _SAID}
     text = capital(case_text(record.benchmark, case)) if case else ""
     names = dict.fromkeys(name for one in alike for name in one.case)
@@ -160,7 +160,7 @@ def _what_of(record: Record, alike: Sequence[Record]) -> str:
 
 
 def _alike(records: Sequence[Record]) -> dict[str, list[Record]]:
-    """Records by id: those of the same metric and device whose cases read the same."""
+    """Return records by id: those of the same metric and device whose cases read the same."""
     groups = grouped(
         records, lambda one: (one.metric, one.device, one.device_index, _what_of(one, ()))
     )
@@ -178,7 +178,7 @@ class ReadGroup:
 
 
 def read_groups(view: RunView) -> tuple[ReadGroup, ...]:
-    """Every number that was read, in the files' order."""
+    """Return every number that was read, in the files' order."""
     points = [record for record in view.records if record.is_point and record.value is not None]
     groups = grouped(
         points, lambda r: (*(str(r.conditions.get(n, "")) for n in _FILES), r.benchmark)
@@ -228,7 +228,7 @@ class LeadNumbers:
 
 
 def lead_numbers(group: ReadGroup) -> LeadNumbers | None:
-    """The best case of the metric that says most; None where the group has no rate or time."""
+    """Return the best case of the metric that says most; None without a rate or time."""
     pairs = [
         one for one in group.numbers if is_pair(one.record) and one.record.case.get("ways") == 1
     ]
@@ -249,7 +249,7 @@ def lead_numbers(group: ReadGroup) -> LeadNumbers | None:
 
 
 def _best(numbers: Sequence[ReadNumber]) -> ReadNumber:
-    """The best of some numbers of one unit; the first where none is above zero."""
+    """Return the best of some numbers of one unit; the first where none is above zero."""
     best = best_record(one.record for one in numbers)
     return next((one for one in numbers if one.record is best), numbers[0])
 
@@ -275,7 +275,7 @@ def imported_headline(view: RunView) -> str:
 
 
 def _leads(groups: Sequence[ReadGroup]) -> list[tuple[ReadGroup, LeadNumbers]]:
-    """Groups with their leading numbers: rates before times, then as `_ROLES` has them."""
+    """Return groups with their leading numbers: rates before times, then as `_ROLES` has them."""
 
     def order(pair: tuple[ReadGroup, LeadNumbers]) -> tuple[bool, int]:
         role = role_of(pair[0].benchmark)
@@ -311,7 +311,7 @@ def _training_sentence(group: ReadGroup, lead: LeadNumbers) -> str:
 
 
 def _where(records: Sequence[Record]) -> str:
-    """`` on 2 × RTX 4090``; empty where the card is not known and only one was used."""
+    """Return the cards as the end of a sentence: `` on 2 × RTX 4090``; empty if not known."""
     record = records[0]
     count = max(record.num_devices, len({each.device_index for each in records}))
     if is_unnamed(record.device):
@@ -327,13 +327,13 @@ def _published_part(lead: LeadNumbers) -> str:
 
 
 def record_tool(record: Record) -> str:
-    """``nccl-tests 2.13``: the tool and its version, where the file states it."""
+    """Return the tool of a record and its version, where the file has it."""
     stated = (str(record.conditions.get(key, "")) for key in ("tool", "tool_version"))
     return " ".join(filter(None, stated))
 
 
 def cards_text(view: RunView) -> str:
-    """``8 × A100 SXM4 40GB``, ``2 GPUs, not named in the file``; empty where no file has one."""
+    """Return the cards that files name: ``8 × A100 SXM4 40GB``; empty without any."""
     gpus = (view.machine or {}).get("gpus")
     listed = gpus if isinstance(gpus, list | tuple) else ()
     names = Counter(str(at_path(gpu, "name") or "") for gpu in listed)
@@ -344,7 +344,7 @@ def cards_text(view: RunView) -> str:
 
 
 def imported_devices(view: RunView) -> str:
-    """``2 × RTX 4090``: the cards that the files name; else how many, else the files' names."""
+    """Return the cards that files name, else how many there are, else the files' names."""
     seen: dict[str, set[int]] = {}
     counts: Counter[str] = Counter()
     for record in view.records:
@@ -385,7 +385,7 @@ _MOST_NUMBERS = 4
 
 
 def named_numbers(view: RunView) -> tuple[NamedNumber, ...]:
-    """The leading number of each group; of a training its rate, step time, memory and loss."""
+    """Return the leading number of each group; of a training several."""
     found: dict[tuple[str, str], NamedNumber] = {}
     for group, lead in _leads(read_groups(view)):
         for one in _named(group, lead):
@@ -419,7 +419,7 @@ class ReadComparison:
 
 
 def comparisons(view: RunView) -> Iterator[ReadComparison]:
-    """Published figures of the same operations, then the health tests of the tools themselves."""
+    """Yield published figures of the same operations, then the tools' own health tests."""
     for card, own in grouped(best_beside_published(view), lambda one: one.place.card).items():
         worse = [one for one in own if one.place.is_worse(one.number.value)]
         shown = (worse or own)[0]
@@ -447,7 +447,7 @@ class BesidePublished:
 
 
 def best_beside_published(view: RunView) -> list[BesidePublished]:
-    """Rates beside published ones: of each kind and device the one that compares best.
+    """Return rates beside published ones, the best of each kind and device.
 
     Noise only slows: what is as fast as others' at one size is able.
     """

@@ -91,7 +91,7 @@ def judge(
     machine: Mapping[str, Any] | None = None,
     sentinel: Sequence[Mapping[str, Any]] = (),
 ) -> Verdict:
-    """The verdict on a run's records and on what the doctor found.
+    """Return the verdict on a run's records and on what the doctor found.
 
     ``interrupted`` says why the run ended early, if it did; ``again`` is
     the command that goes on with it, ``longer`` the one that has more time for it; ``machine`` is
@@ -134,7 +134,7 @@ def judge(
 
 
 def confirm(verdict: Verdict, records: Sequence[Record], lost: str | None) -> Verdict:
-    """The stored verdict; PASS or MEASURED only where what it rested on is still there.
+    """Return the stored verdict; PASS or MEASURED only where what it rested on is still there.
 
     ``lost`` says what was seen of the damage, if anything was.
     """
@@ -235,7 +235,7 @@ def _ability(row: Row) -> Ability | None:
 
 
 def _usable_points(rows: Iterable[Row]) -> Iterator[tuple[Row, Record, float]]:
-    """The rows whose point may be judged, with the point and its value."""
+    """Yield the rows whose point may be judged, with the point and its value."""
     for row in rows:
         point = row.measured
         if point is not None and point.is_usable and point.value is not None:
@@ -256,7 +256,7 @@ def _wrong_answers(records: Iterable[Record]) -> Iterator[Finding]:
 
 
 def _failures(records: Iterable[Record]) -> Iterator[Finding]:
-    """One finding a reason: a worker that does not start fails all of its cases alike."""
+    """Find failed cases, one finding a reason: a worker that does not start fails all alike."""
     failed = [
         each
         for each in records
@@ -278,7 +278,7 @@ def _failures(records: Iterable[Record]) -> Iterator[Finding]:
 
 
 def _device_failures(records: Iterable[Record]) -> Iterator[Finding]:
-    """A GPU that failed in any worker, whatever other workers made of the case."""
+    """Find GPUs that failed in any worker, whatever other workers made of the case."""
     failed = [record for record in records if _broke(record) and _is_fault(record)]
     for own in grouped(failed, lambda record: (record.device, record.device_index)).values():
         cases = list({record.key[:3]: record for record in own}.values())
@@ -293,7 +293,7 @@ def _device_failures(records: Iterable[Record]) -> Iterator[Finding]:
 
 
 def _wrong_clocks(records: Iterable[Record]) -> Iterator[Finding]:
-    """Workers whose clock is not the parent's, or whose samples do not fill their time."""
+    """Find workers whose clock is not the parent's, or whose samples do not fill their time."""
     off: list[tuple[Record, str]] = []
     for record in records:
         told, passed, share = (
@@ -334,7 +334,7 @@ def _is_fault(record: Record) -> bool:
 
 
 def _throttled(records: Iterable[Record], rows: Iterable[Row]) -> Iterator[Finding]:
-    """GPUs that slowed themselves down: an error where a point is below its band as well."""
+    """Find GPUs that slowed themselves down: an error where a point is below its band as well."""
     below = {
         (row.key[:3], row.index)
         for row in rows
@@ -415,7 +415,7 @@ def _above_claim(rows: Iterable[Row]) -> Iterator[Finding]:
 
 
 def in_no_part(rows: Sequence[Row]) -> Iterator[Finding]:
-    """Time of a training step that belongs to none of its parts, or to two: nobody looks there."""
+    """Find training steps of which time belongs to none of the parts, or to two."""
     for row, point, value in _usable_points(rows):
         if row.role is not Role.STEP or row.metric != "time":
             continue
@@ -478,7 +478,7 @@ def behind_siblings(
 
 
 def _slow_host_links(rows: Sequence[Row], records: Iterable[Record]) -> Iterator[Finding]:
-    """GPUs whose copies from or to the host are behind those of the others; it withholds a PASS.
+    """Find GPUs whose copies from or to the host are behind those of their siblings.
 
     No error: workers are not bound to the processors next to their GPU, and the far ones are
     slower on some machines.
@@ -498,7 +498,7 @@ def _slow_host_links(rows: Sequence[Row], records: Iterable[Record]) -> Iterator
 
 
 def _outliers(rows: Sequence[Row], records: Iterable[Record]) -> Iterator[Finding]:
-    """Devices that are behind their siblings in two cases, or in one of two rounds of workers.
+    """Find devices that are behind their siblings in two cases, or in one of two rounds of workers.
 
     Workers of one round may share what slowed them.
     """
@@ -519,7 +519,7 @@ def _outliers(rows: Sequence[Row], records: Iterable[Record]) -> Iterator[Findin
 
 
 def _held_by_cache(rows: Iterable[Row]) -> Iterator[Finding]:
-    """A disk that writes faster than it reads, clearly: what it took is not yet stored."""
+    """Find disks that write clearly faster than they read: what they took is not yet stored."""
     disks: dict[tuple[object, ...], dict[object, Record]] = {}
     for row, point, _ in _usable_points(rows):
         if row.role is Role.DISK and row.metric == "byte_rate":
@@ -551,7 +551,7 @@ def _shares_of(row: Row, attempts: Mapping[str, Record]) -> list[float]:
 
 
 def _required_steps(rows: Iterable[Row]) -> list[tuple[str, str | None]]:
-    """The steps that the plan could not do without; why each is not decided, or None.
+    """Return the steps that the plan needs, each with why it is not decided, or None.
 
     The plan is in the predictions, which are written before anything is measured:
     their conditions name the step, and whether the case is one of those that tell.
@@ -604,7 +604,7 @@ def _is_answered(row: Row) -> bool:
 
 
 def _at_least(row: Row) -> str:
-    """``at least 141 of 144 TFLOPS: 2 workers disagree by 12 %``."""
+    """Return why a row is undecided: ``at least 141 of 144 TFLOPS: 2 workers disagree by 12 %``."""
     point, band = row.measured, row.band
     assert point is not None and point.value is not None and band is not None
     reached = point.value if point.reached is None else point.reached

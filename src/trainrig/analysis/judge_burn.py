@@ -61,7 +61,7 @@ LEAST_BUSY = 0.45
 
 
 def judge_burn(view: RunView, interrupted: str | None = None) -> Verdict:
-    """The verdict on a burn's records and series; ``interrupted``: why it is not all."""
+    """Return the verdict on a burn's records and series; ``interrupted``: why it is not whole."""
     devices = burn_devices(view)
     watches = [watch_of_device(device, view) for device in devices if device.index is not None]
     findings = by_severity(
@@ -143,7 +143,7 @@ def _parts(device: BurnDevice, config: Mapping[str, Any]) -> Iterator[Finding]:
 def _unwritten(
     devices: Sequence[BurnDevice], rows: Sequence[Mapping[str, Any]]
 ) -> Iterator[Finding]:
-    """Wrong results of parts whose record was never written: the run was killed."""
+    """Find wrong results of parts whose record was never written: the run was killed."""
     written = {(d.label, p.name) for d in devices for p in d.points if p.measured is not None}
     wrong = [row for row in rows if row.get("errors")]
     for (label, part), own in grouped(wrong, lambda row: (row["device"], row["part"])).items():
@@ -231,7 +231,7 @@ _MOST_SECONDS = 7 * DAY
 
 
 def burn_command(config: Mapping[str, Any], seconds: float) -> str:
-    """The command that repeats a burn with another duration."""
+    """Return the command that repeats a burn with another duration."""
     step = next(step for below, step in _ROUNDED if seconds < below)
     words = ["trainrig burn", "--budget", duration_text(math.ceil(seconds / step) * step)]
     for name, usual in (("mode", "all"), ("memory", ""), ("golden", "")):
@@ -252,7 +252,7 @@ _STRESS = "stress-ng"
 
 
 def _digests(rows: Sequence[Mapping[str, Any]]) -> Iterator[Finding]:
-    """Devices of one kind that did not compute the same, and what the golden file says."""
+    """Find devices of one kind that did not compute the same, and what the golden file says."""
     for own in grouped(rows, lambda row: repr(sorted(row["key"].items()))).values():
         golden = [row for row in own if row.get("golden")]
         mine = [row for row in own if not row.get("golden")]
@@ -275,12 +275,12 @@ def _digests(rows: Sequence[Mapping[str, Any]]) -> Iterator[Finding]:
 
 
 def _most(rows: Sequence[Mapping[str, Any]]) -> Mapping[str, Any]:
-    """The row whose steps most devices have."""
+    """Return the row whose steps most devices have."""
     return max(rows, key=lambda row: sum(other["steps"] == row["steps"] for other in rows))
 
 
 def _first_difference(row: Mapping[str, Any], usual: Mapping[str, Any]) -> str:
-    """``step 2, gradient attention.q.weight``."""
+    """Return the first difference of two digests: ``step 2, gradient attention.q.weight``."""
     for step, (found, wanted) in enumerate(zip(row["steps"], usual["steps"], strict=False)):
         for tensor, (one, other) in enumerate(zip(found, wanted, strict=False)):
             if one != other:
@@ -292,7 +292,7 @@ def _first_difference(row: Mapping[str, Any], usual: Mapping[str, Any]) -> str:
 
 
 def _siblings(devices: Sequence[BurnDevice]) -> Iterator[Finding]:
-    """Devices of one model that are slower than the others at the same work."""
+    """Find devices of one model that are slower than the others at the same work."""
     points = [
         (device, point.measured)
         for device in devices

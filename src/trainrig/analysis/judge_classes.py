@@ -59,7 +59,7 @@ def class_rules() -> ClassRules:
 
 
 def _measured(rows: Iterable[Row]) -> list[Row]:
-    """Points of one GPU with a value, of cases that the device decides."""
+    """Return points of one GPU with a value, of cases that the device decides."""
     found = []
     for row in rows:
         spec, point = find(row.benchmark), row.measured
@@ -75,7 +75,7 @@ def _kind(row: Row) -> str:
 
 
 def slow_layers(rows: Sequence[Row]) -> Iterator[Finding]:
-    """Layers that are far below their card's own products; one finding a card."""
+    """Find layers that are far below their card's own products; one finding a card."""
     measured = _measured(rows)
     products: dict[tuple[object, str], float] = {}
     for row in measured:
@@ -108,7 +108,7 @@ def slow_layers(rows: Sequence[Row]) -> Iterator[Finding]:
 
 
 def far_below_claim(rows: Sequence[Row]) -> Iterator[Finding]:
-    """Products of a type that nobody predicts, below the least share of its claim."""
+    """Find products of a type that nobody predicts, below the least share of its claim."""
     least = {rule.dtype: rule.least for rule in class_rules().claim}
     for row in _measured(rows):
         point, share = row.measured, least.get(str(dtype_of(row.case)))
@@ -130,7 +130,7 @@ def far_below_claim(rows: Sequence[Row]) -> Iterator[Finding]:
 
 
 def without_target(rows: Sequence[Row]) -> list[str]:
-    """Classes that were measured and that nothing was known to judge by, in words."""
+    """Return classes that were measured and that nothing was known to judge by, in words."""
     named: dict[str, None] = {}
     classes = grouped(_measured(rows), lambda row: (row.role, _kind(row)))
     for (role, kind), own in classes.items():

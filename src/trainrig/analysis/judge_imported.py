@@ -72,7 +72,7 @@ def judge_imported(
     machine_findings: Iterable[Finding] = (),
     notes: Sequence[str] = (),
 ) -> Verdict:
-    """The verdict on an imported run; ``notes`` are what its files lack, in words."""
+    """Return the verdict on an imported run; ``notes`` are what its files lack, in words."""
     points = [record for record in view.records if record.is_point]
     rows = join(view.records)
     read = [one for group in read_groups(view) for one in group.numbers]
@@ -138,7 +138,7 @@ def _outcome(
 def _of_what_was_judged(
     known: Sequence[Record], points: Sequence[Record], rows: Sequence[Row]
 ) -> tuple[Outcome, str]:
-    """PASS where something was judged; what was not is counted."""
+    """Return PASS where something was judged; what was not is counted."""
     reached = [row for row in rows if row.band and row.value >= row.band[0]]
     passed = [point for point in known if point.benchmark == HEALTH]
     proven = [point for point in passed if _shows_work(point, points)]
@@ -172,7 +172,7 @@ def _shows_work(test: Record, points: Iterable[Record]) -> bool:
 
 
 def name_of(record: Record) -> str:
-    """``collective all_reduce …, nccl-tests 2.13 on H100 #0``."""
+    """Return the name of a point: ``collective all_reduce …, nccl-tests 2.13 on H100 #0``."""
     where = device_text(record.device, record.device_index)
     device = "" if record.device_index is None and is_unnamed(record.device) else f" on {where}"
     case = case_text(record.benchmark, record.case)
@@ -226,7 +226,7 @@ def _is_idle(point: Record) -> bool:
 
 
 def _computed_nothing(points: Iterable[Record]) -> Iterator[Finding]:
-    """A load without a rate, whatever its tool says of it."""
+    """Find loads without a rate, whatever their tool says of them."""
     for point in points:
         if _is_idle(point):
             yield _finding(
@@ -263,7 +263,7 @@ def _below(rows: Iterable[Row]) -> Iterator[Finding]:
 
 
 def _kind_of(row: Row) -> tuple[object, ...]:
-    """Cases on a device that differ in their sizes alone."""
+    """Return cases on a device that differ in their sizes alone."""
     spec = find(row.benchmark)
     sizes = spec.sizes if spec else frozenset[str]()
     case = tuple(sorted((key, str(v)) for key, v in row.case.items() if key not in sizes))
@@ -317,7 +317,7 @@ def _spread(values: Sequence[float], unit: str) -> str:
 
 
 def _unequal(points: Iterable[Record]) -> Iterator[Finding]:
-    """Equal cards that were loaded together and are not equally fast."""
+    """Find equal cards that were loaded together and are not equally fast."""
     burnt = [r for r in points if r.benchmark == BURN and r.value and r.metric == "flop_rate"]
     for own in grouped(burnt, lambda r: r.key).values():
         others = median([each.value or 0.0 for each in own])
@@ -404,7 +404,7 @@ def _slower_than_published(
 
 
 def _nearest(speed: Record, memory: float | None, baselines: Sequence[Record]) -> _Published | None:
-    """The slowest published training that it must compare with: that is the kindest."""
+    """Return the slowest published training that it must compare with: that is the kindest."""
     found = []
     for record in baselines:
         case = record.case
@@ -458,7 +458,7 @@ def _parts_of_traces(points: Iterable[Record]) -> Iterator[Finding]:
 
 
 def _slower_than_others(view: RunView) -> Iterator[Finding]:
-    """Rates far below what anybody published of the same operation on the same card."""
+    """Find rates far below the published ones of the same operation on the same card."""
     for one in best_beside_published(view):
         record, place = one.number.record, one.place
         is_step = role_of(record.benchmark) is Role.STEP  # `_slower_than_published` is of these

@@ -117,7 +117,7 @@ def _is_large_pair(point: Record) -> bool:
 
 
 def _slow(points: Sequence[Record], machine: Mapping[str, Any]) -> Iterator[Finding]:
-    """Pairs that are behind others of their path, or below what it carries: the largest size."""
+    """Find pairs behind others of their path, or below what it carries, at the largest size."""
     paths = _paths(machine)
 
     def kind(pair: Record) -> tuple[object, ...]:
@@ -153,7 +153,7 @@ def _margin(others: Sequence[float]) -> float:
 
 
 def _best(pair: Record) -> float:
-    """The upper end of what was measured: noise only slows."""
+    """Return the upper end of what was measured: noise only slows."""
     return (pair.interval or (0.0, pair.value or 0.0))[1]
 
 
@@ -182,7 +182,7 @@ def _finding(pair: Record, beside: str) -> Finding:
 
 
 def _paths(machine: Mapping[str, Any]) -> dict[frozenset[object], str]:
-    """Pairs of GPUs → how they reach each other, as the driver says."""
+    """Return pairs of GPUs → how they reach each other, as the driver says."""
     topology = machine.get("topology")
     links = topology.get("links") if isinstance(topology, Mapping) else None
     return {
@@ -193,7 +193,7 @@ def _paths(machine: Mapping[str, Any]) -> dict[frozenset[object], str]:
 
 
 def _path_of(pair: Record, paths: Mapping[frozenset[object], str]) -> str | None:
-    """The path of a pair of GPUs of one machine; None where it is not known."""
+    """Return the path of a pair of GPUs of one machine; None where it is not known."""
     is_nccl = pair.case.get("backend", "nccl") == "nccl" and pair.case.get("nodes", 1) == 1
     if not is_nccl or pair.case.get("peer_access") is False:
         return None
@@ -221,7 +221,7 @@ def _least_of_path(
 
 
 def _pcie_of(machine: Mapping[str, Any], ends: tuple[object, object]) -> float | None:
-    """The slower of the two PCIe links, at their greatest generation and width."""
+    """Return the slower of the two PCIe links, at their greatest generation and width."""
     gpus = machine.get("gpus")
     rates = []
     for gpu in gpus if isinstance(gpus, list | tuple) else ():

@@ -26,7 +26,7 @@ Row = Mapping[str, Any]
 
 
 def changes_of(rows: Sequence[Row]) -> Iterator[Finding]:
-    """Devices whose sentinel case went slower or faster for good, and when."""
+    """Find devices whose sentinel case went slower or faster for good, and when."""
     starts = _starts(rows)
     for (_, device, index), own in grouped(
         zip(starts, rows, strict=True),
@@ -81,7 +81,7 @@ def _change(times: Sequence[float], share: float) -> int | None:
 
 
 def _clock(row: Row) -> str:
-    """``14:03:22 UTC``."""
+    """Return the time of day of a look: ``14:03:22 UTC``."""
     wall = plain(row.get("t"))
     if wall is None:
         return "a moment that is not known"

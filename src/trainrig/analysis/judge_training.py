@@ -42,7 +42,7 @@ Rows = Sequence[Mapping[str, Any]]
 
 
 def judge_trainings(view: RunView, interrupted: str | None = None) -> Verdict:
-    """The verdict on a run of trainings, from its records; ``interrupted``: why it is not all.
+    """Return the verdict on a run of trainings; ``interrupted``: why it is not whole.
 
     FAIL with the first fault; INCOMPLETE where something was not trained; else PASS.  MEASURED
     where none had anything to be compared with: each is one process of ours.
@@ -63,7 +63,7 @@ def judge_trainings(view: RunView, interrupted: str | None = None) -> Verdict:
 
 
 def _outcome_of(found: Sequence[TrainingResult]) -> tuple[Outcome, str]:
-    """The verdict on a whole run without a fault, and why."""
+    """Return the verdict on a whole run without a fault, and why."""
     needs_gpu = [result.name for result in found if result.needs_gpu]
     judged = [result for result in found if not result.needs_gpu]
     skipped = [result for result in judged if result.status == Status.SKIPPED]
@@ -89,7 +89,7 @@ def _outcome_of(found: Sequence[TrainingResult]) -> tuple[Outcome, str]:
 
 
 def _too_large(view: RunView) -> Iterator[Finding]:
-    """The batch sizes that did not fit."""
+    """Find the batch sizes that did not fit."""
     for record in given_up(view):
         batch, smaller = record.case.get("batch_size"), record.conditions[GONE_ON]
         yield Finding(
@@ -228,5 +228,5 @@ def waited_for(ranks: Sequence[Rows], hosts: Sequence[str] = ()) -> str | None:
 
 
 def _usual(steps: Rows, phase: str) -> float:
-    """A rank's own work in a phase."""
+    """Return a rank's own work in a phase."""
     return median(float(step["own_in"].get(phase, 0.0)) for step in steps)

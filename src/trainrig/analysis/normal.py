@@ -132,7 +132,7 @@ class PublishedSelection:
         )
 
     def words(self) -> str:
-        """``RTX 4090, kind layer``; empty where everything is asked for."""
+        """Return the filter in words: ``RTX 4090, kind layer``; empty where it selects all."""
         named = (("kind", self.kind), ("model", self.model), ("precision", self.precision))
         return ", ".join((*self.devices, *(f"{name} {value}" for name, value in named if value)))
 
@@ -183,7 +183,7 @@ def _case_of(members: Sequence[Record]) -> PublishedCase:
 
 
 def what_of(record: Record) -> str:
-    """A published case in words: ``fp16 8192 × 8192 × 8192``, ``bert-large, fp16, batch 8``."""
+    """Return a published case in words: ``bert-large, fp16, batch 8``."""
     case = {name: value for name, value in record.case.items() if value is not None}
     kind = published_kind(record)
     if kind is PublishedKind.TRAINING:
@@ -250,7 +250,7 @@ def check_words(wanted: PublishedSelection) -> None:
 
 
 def devices_of(words: Sequence[str]) -> tuple[str, ...]:
-    """The cards that words on a command line mean: one name a word, or names word by word.
+    """Return the cards of words on a command line: one name a word, or names word by word.
 
     ``RTX 4090``, ``"RTX 4090" "RTX 3090 Ti"`` and ``RTX 4090 RTX 3090 Ti`` all work, and a word
     like ``A100`` means every A100 that figures are of.  Raises UsageError with near names for what
@@ -266,7 +266,7 @@ def devices_of(words: Sequence[str]) -> tuple[str, ...]:
 
 
 def _of_kind(word: str) -> list[str]:
-    """The card that a name means, or those with figures whose names begin with its words."""
+    """Return the card of a name, or those with figures whose names begin with its words."""
     if (device := _device(word)) is not None:
         return [device]
     wanted = word.casefold().replace("-", " ").split()
@@ -292,7 +292,7 @@ def _each_one_card(words: Sequence[str]) -> tuple[str, ...]:
 
 
 def _device(name: str) -> str | None:
-    """The card of a name: of the catalog, or as a source printed it."""
+    """Return the card of a name: of the catalog, or as a source printed it."""
     printed = {normalise(one.device): one.device for one in _all_cases()}
     chip = find_chip(name)
     if chip is not None:
@@ -415,7 +415,7 @@ _BEYOND_CACHES = 256 << 20
 
 
 def best_of(records: Iterable[Record]) -> PublishedRange | None:
-    """The range of the best figures of each source; None where there is none."""
+    """Return the range of the best figures of each source; None where there is none."""
     of_source = grouped(filter(is_measurement, records), lambda record: str(record.source))
     best = [best_record(own) for own in of_source.values()]
     known = [one.value for one in best if one is not None and one.value]
@@ -440,7 +440,7 @@ class PublishedRatio:
 
 
 def ratios(first: str, second: str, cases: Sequence[PublishedCase]) -> tuple[PublishedRatio, ...]:
-    """The cases that both cards have, by kind, in the first card's order."""
+    """Return the cases that both cards have, by kind, in the first card's order."""
     other = {_identity(one): one for one in cases if one.device == second}
     return tuple(
         PublishedRatio(first=one, second=other[_identity(one)])
@@ -450,7 +450,7 @@ def ratios(first: str, second: str, cases: Sequence[PublishedCase]) -> tuple[Pub
 
 
 def _identity(one: PublishedCase) -> tuple[object, ...]:
-    """The case without its card."""
+    """Return the case without its card."""
     first = one.figures[0]
     return (*first.key[:4], first.device_count)
 
@@ -474,7 +474,7 @@ def range_for_level(record: Record, level: str, own: Collection[str] = ()) -> Pu
 
 
 def owner_of(source: str | None) -> str:
-    """Whose figures they are: a source names its repository, or its author, first."""
+    """Return the owner of a figure: a source names its repository, or its author, first."""
     return (source or "").partition(" ")[0]
 
 
@@ -508,7 +508,7 @@ class Placed:
 
 
 def placed(view: RunView) -> Iterator[Placed]:
-    """The cases of a run that others published of the same card, in the run's order."""
+    """Yield the cases of a run that others published of the same card, in the run's order."""
     if is_published(view):
         return
     for row in rows(view):

@@ -20,14 +20,14 @@ Rates = Mapping[tuple[str, str, str], Record]
 
 
 def numa_points(records: Iterable[Record]) -> list[Record]:
-    """The points of rates by node."""
+    """Return the points of rates by node."""
     return [
         record for record in records if record.is_point and role_of(record.benchmark) is Role.NUMA
     ]
 
 
 def advice(records: Iterable[Record]) -> Iterator[str]:
-    """A sentence or two for the host, and one for each GPU."""
+    """Yield a sentence or two for the host, and one for each GPU."""
     devices = grouped(numa_points(records), lambda record: record.device_index)
     for index, points in sorted(
         devices.items(), key=lambda pair: -1 if pair[0] is None else pair[0]
@@ -87,7 +87,7 @@ def _of_host(rates: Rates, nodes: Sequence[int]) -> Iterator[str]:
 
 
 def _of_gpu(rates: Rates, nodes: Sequence[int], index: int) -> Iterator[str]:
-    """The node from which both directions are fastest."""
+    """Yield the sentence about the node from which both directions of a GPU are fastest."""
     pairs = {
         node: [rates.get((way, node_text(node), node_text(node))) for way in ("h2d", "d2h")]
         for node in nodes
@@ -115,7 +115,7 @@ def _of_gpu(rates: Rates, nodes: Sequence[int], index: int) -> Iterator[str]:
 
 
 def _value(record: Record | None) -> float:
-    """0 where there is none."""
+    """Return a record's value; 0 without one."""
     return valid_value(record)
 
 
@@ -124,7 +124,7 @@ def _text(record: Record | None) -> str:
 
 
 def _compared(first: Record | None, second: Record | None) -> int | None:
-    """1: the first is faster, -1: the second, 0: cannot tell; None where one has no interval."""
+    """Return 1 where the first is faster, -1 where the second is, 0 where it cannot be told."""
     if first is None or second is None or not first.interval or not second.interval:
         return None
     if first.interval[0] > second.interval[1]:

@@ -58,7 +58,7 @@ class Pattern:
 
 
 def find_patterns(view: RunView) -> tuple[Pattern, ...]:
-    """Everything that one run's numbers say, device by device."""
+    """Return everything that one run's numbers say, device by device."""
     everything = rows(view)
     found: list[Pattern] = []
     for where, name in name_devices(devices(everything)).items():
@@ -74,7 +74,7 @@ def find_patterns(view: RunView) -> tuple[Pattern, ...]:
 
 
 def _launch_bound(own: Sequence[Row], name: str) -> Iterator[Pattern]:
-    """Every layer of equal times, the one of the widest row of batches first."""
+    """Yield every layer of equal times, the one of the widest row of batches first."""
     kinds: dict[str, Record] = {}
     for row in own:
         if row.role is Role.BLOCK and "batch_size" in row.case and row.measured is not None:
@@ -114,7 +114,7 @@ def _launch_bound(own: Sequence[Row], name: str) -> Iterator[Pattern]:
 
 
 def _in_cache(view: RunView, own: Sequence[Row], name: str) -> Iterator[Pattern]:
-    """The fastest vector of a device, where it beats the memory and fits the last-level cache."""
+    """Yield the fastest vector of a device, where it fits the last-level cache."""
     memory, cache = claimed_memory(view, own) or memory_rate(view, own), cache_of(view, own)
     if memory is None or cache is None:
         return
@@ -140,7 +140,7 @@ def _in_cache(view: RunView, own: Sequence[Row], name: str) -> Iterator[Pattern]
 
 
 def _ids(seen: Iterable[Row]) -> tuple[str, ...]:
-    """The records that rows were measured as."""
+    """Return the records that rows were measured as."""
     return tuple(row.measured.id for row in seen if row.measured is not None)
 
 
@@ -148,7 +148,7 @@ def _ids(seen: Iterable[Row]) -> tuple[str, ...]:
 
 
 def _boosted(view: RunView, own: Sequence[Row], name: str) -> Iterator[Pattern]:
-    """The best product of each dtype that beats its claim by what a clock can do."""
+    """Yield the best product of each dtype that beats its claim by what a clock can do."""
     bursts = [row for row in own if is_burst(row) and row.index is not None and row.is_usable]
     best: dict[str, Row] = {}
     for row in bursts:
@@ -183,7 +183,7 @@ def _boosted(view: RunView, own: Sequence[Row], name: str) -> Iterator[Pattern]:
 
 
 def _activation(view: RunView, own: Sequence[Row], name: str) -> Iterator[Pattern]:
-    """A dense product with and without its activation, against the activation's counted bytes."""
+    """Yield a dense product with and without its activation, against the bytes of that."""
     bandwidth = memory_rate(view, own)
     layers = [row for row in own if row.role is Role.BLOCK and row.is_usable]
     activated = {
@@ -231,7 +231,7 @@ def _product(row: Row) -> tuple[object, ...]:
 
 
 def _no_p2p(everything: Sequence[Row]) -> Iterator[Pattern]:
-    """Peer access on and off at one rate, both ways between a pair: there is none."""
+    """Yield the pattern of pairs whose rate is the same with peer access on and off."""
     pairs: dict[tuple[object, ...], dict[bool, list[Row]]] = {}
     for row in everything:
         on = row.case.get("peer_access")

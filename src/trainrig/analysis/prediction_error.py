@@ -34,7 +34,7 @@ def part_of(record: Record) -> str:
 
 
 def _tool(record: Record) -> str:
-    """`` (nccl-tests 2.13)`` of what another tool measured; empty for our own."""
+    """Return the tool of another's measurement: `` (nccl-tests 2.13)``; empty for our own."""
     words = [
         str(record.conditions[key]) for key in ("tool", "tool_version") if key in record.conditions
     ]
@@ -107,7 +107,7 @@ class Ledger:
 
 
 def entries_of(run: str, host: str, records: Iterable[Record]) -> tuple[Entry, ...]:
-    """Predictions of a run that were written before what they predict was measured.
+    """Return predictions of a run that were written before what they predict was measured.
 
     A rate beside the time that it was worked out from would count one error twice: it is left out.
     """
@@ -139,19 +139,19 @@ def _subject(record: Record) -> tuple[object, ...]:
 
 
 def errors_of(name: str, entries: Sequence[Entry]) -> ErrorSummary:
-    """The errors of some entries; there is at least one.  Bias above zero: it took less."""
+    """Return the errors of one entry or more.  Bias above zero: it took less than predicted."""
     inside = [entry.inside for entry in entries if entry.inside is not None]
     return summarise_errors(name, [entry.error for entry in entries], inside)
 
 
 def by_part(ledger: Ledger) -> tuple[ErrorSummary, ...]:
-    """A summary for each part, those that the step's model made first."""
+    """Return a summary for each part, those that the step's model made first."""
     groups = grouped(ledger.entries, lambda entry: (not entry.is_from_rates, entry.name))
     return tuple(errors_of(name, own) for (_, name), own in sorted(groups.items()))
 
 
 def by_run(ledger: Ledger) -> tuple[ErrorSummary, ...]:
-    """A summary for each run, oldest first."""
+    """Return a summary for each run, oldest first."""
     groups = grouped(ledger.entries, lambda entry: entry.run)
     return tuple(errors_of(run, own) for run, own in groups.items())
 
@@ -176,7 +176,7 @@ class Correction:
 
 
 def calibrate(ledger: Ledger) -> tuple[Correction, ...]:
-    """A correction for each part that the step's model predicts: fitted on old runs, tried on new.
+    """Return a correction for each part that a step's model predicts, fitted on older runs.
 
     The factor is the median of measured over predicted (uncorrected) of all but the newest quarter
     of the runs that have the part.

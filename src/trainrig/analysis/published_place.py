@@ -122,7 +122,7 @@ def _figures(record: Record, role: Role | None, link: str | None) -> Iterator[Re
 
 
 def _operation(record: Record) -> dict[str, Scalar]:
-    """The case without where it ran, by which tool, and what a search came to."""
+    """Return the case without the place it ran on, its tool, and the result of a search."""
     left_out = _PLACES | {"tool"}
     if _is_search(record):
         is_best = record.case.get("statistic", _BEST) == _BEST
@@ -222,7 +222,7 @@ def _paths(view: RunView) -> list[str]:
 
 
 def _fastest(view: RunView) -> float:
-    """The highest rate in one direction between devices, B/s."""
+    """Return the highest rate in one direction between devices, B/s."""
     rates = [
         each.value or 0.0
         for each in view.records
@@ -236,7 +236,7 @@ def _fastest(view: RunView) -> float:
 
 
 def _fabric_of(device: str) -> str | None:
-    """The one fabric of the chips that a name may mean; None where they have none, or differ."""
+    """Return the one fabric of the chips that a name may mean; None where they differ."""
     chip = find_chip(device)
     chips: tuple[Chip, ...] = (chip,) if chip else candidates(device)
     fabrics = {each.link.name for each in chips}
@@ -266,7 +266,7 @@ _UNSTATED = frozenset(["kernel_stack", "optimizer", "global_batch"])
 
 
 def _trainings(record: Record) -> Iterator[tuple[Record, float]]:
-    """Published steps of the same training, each with its number of the record's metric."""
+    """Yield published steps of the same training, each with its number of the record's metric."""
     if any(record.case.get(name) is None for name in _STATED) or record.case.get("part"):
         return
     own = {name: record.case[name] for name in _STATED}

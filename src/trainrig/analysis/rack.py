@@ -108,7 +108,7 @@ class Rack:
         return tuple(sorted(found, key=lambda pair: pair[1].deviation or 0.0))
 
     def behind(self) -> dict[str, list[tuple[RackMetric, NodeValue]]]:
-        """The outliers of each node, the farthest first."""
+        """Return the outliers of each node, the farthest first."""
         return grouped(self.outliers, lambda pair: pair[1].node)
 
     @property
@@ -124,7 +124,7 @@ class Rack:
 
 
 def rack_of(views: Sequence[RunView]) -> Rack:
-    """Several runs, node by metric."""
+    """Return several runs, node by metric."""
     nodes = tuple(_nodes(views))
     found: dict[tuple[object, ...], dict[int, Row]] = {}
     for number, view in enumerate(views):

@@ -83,7 +83,7 @@ class Row:
 def join(
     records: Iterable[Record], baselines: Iterable[Record] = (), observed: Kind = Kind.MEASURED
 ) -> tuple[Row, ...]:
-    """One row a key and device index, in the order in which records name them.
+    """Return one row for each key and device index, in the order in which records name them.
 
     Of several points with one key and index the last counts: a repeated
     measurement replaces the one before it.  ``observed`` is BASELINE for a bundle
@@ -136,7 +136,7 @@ _MOST_RUNS = 8
 
 
 def rows(view: RunView) -> tuple[Row, ...]:
-    """Every case of the run: what was seen, what was predicted, what others published.
+    """Return every case of the run: what was seen, what was predicted, what others published.
 
     Of a run that was put together from published figures these are what was seen.
     """
@@ -160,12 +160,12 @@ def is_published(view: RunView) -> bool:
 
 
 def attempts(view: RunView) -> dict[str, Record]:
-    """The measured attempts by id: the samples that points are derived from."""
+    """Return the measured attempts by id: the samples that points are derived from."""
     return {record.id: record for record in view.records if record.attempt is not None}
 
 
 def at_path(value: object, *path: str) -> Any:
-    """The value at ``path`` of a machine's description; None where it is absent or Missing."""
+    """Return the value at ``path`` of a machine's description; None if absent or Missing."""
     for name in path:
         if not isinstance(value, Mapping):
             return None
@@ -183,7 +183,7 @@ def note_of(record: Record) -> str | None:
 
 
 def claim_for(records: Iterable[Record], row: Row) -> Record | None:
-    """The claim that is the ceiling of ``row`` on its device; `expected.claim_for` has the rule.
+    """Return the claim that is the ceiling of ``row`` on its device.
 
     Data that is hot in cache has no ceiling of its own; what stands in here is the memory's.
     """
@@ -210,7 +210,7 @@ def _claims(records: Iterable[Record]) -> tuple[Record, ...]:
 
 
 def name_devices(devices: Iterable[Device]) -> dict[Device, str]:
-    """A name for each device: numbered only where the machine has several GPUs."""
+    """Return a name for each device: numbered only where the machine has several GPUs."""
     known = list(devices)
     several = sum(index is not None for _, index in known) > 1
     return {
@@ -254,12 +254,12 @@ def is_host_link(row: Row) -> bool:
 
 
 def is_burst(row: Row) -> bool:
-    """An ordinary matmul of one device: not the long run, not all devices at once."""
+    """Return whether a row is an ordinary matmul of one device: not sustained, not all at once."""
     return _is_first_of(COMPUTE, row)
 
 
 def is_cold_stream(row: Row) -> bool:
-    """Data that has to come from the device's own memory."""
+    """Return whether a row's data has to come from the device's own memory."""
     return _is_first_of(MEMORY, row)
 
 
@@ -275,7 +275,7 @@ _FIRST_ORDERS: dict[tuple[int, Quantity], int] = {}
 
 
 def _first_order(quantity: Quantity, specs: tuple[Benchmark, ...]) -> int:
-    """The order of the first level of a quantity's waterfall."""
+    """Return the order of the first level of a quantity's waterfall."""
     place = (id(specs), quantity)  # the tuple is one and the same until a benchmark is registered
     if place not in _FIRST_ORDERS:
         orders = [rule.order for spec in specs for rule in spec.levels if rule.quantity == quantity]
@@ -284,7 +284,7 @@ def _first_order(quantity: Quantity, specs: tuple[Benchmark, ...]) -> int:
 
 
 def rules_of(row: Row) -> tuple[LevelRule, ...]:
-    """The levels of waterfalls that a row may stand for."""
+    """Return the levels of waterfalls that a row may stand for."""
     spec = find(row.benchmark)
     return tuple(
         rule

@@ -69,7 +69,7 @@ def new_command(config: Mapping[str, Any], out: Path, *, longer: bool = False) -
 
 
 def _requested(config: Mapping[str, Any]) -> Iterator[str]:
-    """The options of a qualification as run.toml keeps them."""
+    """Yield the options of a qualification as run.toml keeps them."""
     if config.get("verb") != "qualify":
         return
     for key, mark in _LISTS.items():
@@ -82,7 +82,7 @@ def _requested(config: Mapping[str, Any]) -> Iterator[str]:
 
 
 def _budget(config: Mapping[str, Any], *, longer: bool) -> Iterator[str]:
-    """``--budget``, where it is not the default: the run's own, or twice as much and more."""
+    """Yield ``--budget``, where it is not the default: the run's own, or twice as much and more."""
     usual = _DEFAULT_BUDGETS_S.get(str(config.get("verb")))
     if usual is None:
         return

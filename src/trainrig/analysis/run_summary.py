@@ -92,7 +92,7 @@ def summarise(view: RunView) -> RunSummary:
 
 
 def _read_number(one: NamedNumber) -> KeyNumber:
-    """A number that another tool printed, beside what others published of the same operation."""
+    """Return an imported number beside what others published of the same operation."""
     place = one.number.place
     others = PublishedRange(low=place.low, high=place.high, num=place.num) if place else None
     return KeyNumber(
@@ -125,7 +125,7 @@ def device_names(view: RunView) -> str:
 
 
 def verdict_of(view: RunView) -> tuple[str, str]:
-    """The verdict and its reason, one sentence."""
+    """Return the verdict and its reason, one sentence."""
     if view.verdict is not None:
         return str(view.verdict.outcome), view.verdict.reason
     if is_published(view):
@@ -134,7 +134,7 @@ def verdict_of(view: RunView) -> tuple[str, str]:
 
 
 def _gap_sentence(view: RunView, waterfalls: Sequence[Waterfall], *, only_trainings: bool) -> str:
-    """The largest gap in one sentence, or why there is none."""
+    """Return the largest gap in one sentence, or why there is none."""
     if (found := largest_gap(waterfalls)) is not None:
         level = found.level
         band = ", below its expected band" if level.is_below else ""

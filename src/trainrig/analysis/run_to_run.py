@@ -66,7 +66,7 @@ def run_to_run() -> RunToRun:
 
 
 def kind_of(record: Record) -> str:
-    """``gpu``, ``cpu`` or ``disk``: the class of what a record measured."""
+    """Return the class of a measurement: ``gpu``, ``cpu`` or ``disk``."""
     if role_of(record.benchmark) is Role.DISK:
         return "disk"
     return "cpu" if record.device_index is None else "gpu"

@@ -62,7 +62,7 @@ class Loss:
 def attribute(
     *, ceiling_rate: float, work: float, time: float, losses: Iterable[Loss], unsure: float = 0.0
 ) -> tuple[Share, ...]:
-    """The drop from ``ceiling_rate`` to work / time by cause, the largest first, the rest last.
+    """Return the drop from ``ceiling_rate`` to work / time by cause, the largest first.
 
     Nothing where nothing was lost.  The last share is what the losses leave.  Where they claim more
     seconds than there were, they share these if the excess is within ``unsure``, what time and
@@ -118,7 +118,7 @@ _LOWER_CLOCK = 0.97
 
 
 def shares_of(drop: Drop) -> tuple[Share, ...]:
-    """The drop of a layer or a training step by cause; empty where the records name none."""
+    """Return the drop of a layer or a training step by cause; empty where the records name none."""
     if drop.role is Role.BLOCK and (counted := count_layer(drop.record)):
         time = counted.work / drop.value
         found = _layer_losses(drop, counted)
@@ -140,7 +140,7 @@ def shares_of(drop: Drop) -> tuple[Share, ...]:
 
 
 def _unsure(record: Record | None, work: float) -> float:
-    """Seconds for ``work`` between the ends of a measured rate's interval."""
+    """Return seconds for ``work`` between the ends of a measured rate's interval."""
     if record is None or record.kind is Kind.CLAIMED or record.interval is None:
         return 0.0
     low, high = record.interval
@@ -204,7 +204,7 @@ def is_dense(layer: object, *, activation: bool = False) -> bool:
 
 
 def layer_times(rows: Sequence[Row], record: Record) -> dict[int, tuple[float, Record]]:
-    """By batch: the time of one call, and its record, of the cases that differ in batch alone."""
+    """Return by batch the time of one call and its record, of cases that differ in batch alone."""
     found: dict[int, tuple[float, Record]] = {}
     for row in rows:
         batch, seen = row.case.get("batch_size"), row.measured
@@ -229,7 +229,7 @@ def _is_launch_bound(rows: Sequence[Row], record: Record) -> bool:
 
 
 def step_time(drop: Drop) -> float:
-    """Seconds of a step: measured, else counted FLOPs over its rate; 0 if neither is known."""
+    """Return the seconds of a step: measured, else counted FLOPs over its rate, else 0."""
     if time := step_parts(drop, drop.record).get("time"):
         return time
     counted = count_step(drop.record)
@@ -237,7 +237,7 @@ def step_time(drop: Drop) -> float:
 
 
 def step_parts(drop: Drop, record: Record) -> dict[str, float]:
-    """Seconds of each part of ``record`` that was timed, ``time`` for the whole.
+    """Return seconds of each part of ``record`` that was timed, ``time`` for the whole.
 
     Points of their own (metric ``time.optimizer``), or conditions of the attempts.
     """
@@ -319,7 +319,7 @@ def is_own_layer(case: Case, step: Case) -> bool:
 
 
 def _clock_loss(drop: Drop, work: float) -> list[Loss]:
-    """A lower clock than the ceiling's makes all arithmetic slower."""
+    """Return the loss by a clock lower than the ceiling's: all arithmetic is slower."""
     if drop.ceiling_record is None:
         return []
     clock, before = number(drop.record, "sm_clock_hz"), number(drop.ceiling_record, "sm_clock_hz")
@@ -352,7 +352,7 @@ class Counted:
 
 
 def layer_shape(case: Case) -> tuple[ModelShape, bool] | None:
-    """The model that a whole layer's case means, and whether its decoder; None if unknown."""
+    """Return the model of a whole layer's case, and whether its decoder; None if unknown."""
     if case.get("layer") not in layers.LAYERS:
         return None
     try:
@@ -362,7 +362,7 @@ def layer_shape(case: Case) -> tuple[ModelShape, bool] | None:
 
 
 def model_shape(case: Case) -> ModelShape | None:
-    """The model of a step's case by its name; None if unknown."""
+    """Return the model of a step's case by its name; None if unknown."""
     name = str(case.get("model", ""))
     try:
         if name.partition(":")[0] in FAMILIES and ":" in name:  # numbers: no file is looked for
@@ -373,7 +373,7 @@ def model_shape(case: Case) -> ModelShape | None:
 
 
 def count_layer(record: Record) -> Counted | None:
-    """The operations of one block; None where the case does not say which."""
+    """Return the operations of one block; None where the case does not say which."""
     found, phases = layer_shape(record.case), layers.PASSES.get(str(record.case.get("pass")))
     if found is None or phases is None:
         return None
@@ -385,7 +385,7 @@ def count_layer(record: Record) -> Counted | None:
 
 
 def count_step(record: Record, *, recompute: str | None = None) -> Counted | None:
-    """The operations of one training step; ``recompute`` replaces the case's."""
+    """Return the operations of one training step; ``recompute`` replaces the case's."""
     shape = model_shape(record.case)
     if shape is None:
         return None
@@ -408,7 +408,7 @@ def count_step(record: Record, *, recompute: str | None = None) -> Counted | Non
 
 
 def _layout(case: Case, **more: Any) -> Layout:
-    """Raises UsageError where a size is missing or out of range."""
+    """Return the layout of a step's case.  Raises UsageError for a size out of range."""
     return Layout.of(
         batch_size=layers.size_of(case, "batch_size"),
         seq_len=layers.size_of(case, "seq_len"),
@@ -418,7 +418,7 @@ def _layout(case: Case, **more: Any) -> Layout:
 
 
 def memory_seconds(ops: Iterable[Op], rate: float, bandwidth: float) -> float:
-    """Seconds beyond arithmetic at ``rate``: what the counted bytes need at ``bandwidth``.
+    """Return seconds beyond arithmetic at ``rate``: what the counted bytes need at ``bandwidth``.
 
     An operation without FLOPs takes its bytes' time; a product only what its bytes take
     longer than its FLOPs (the roofline).
@@ -435,7 +435,7 @@ _OLD_TORCH = re.compile(r"\btorch [01]\.")
 
 
 def _kernels(record: Record) -> str:
-    """Scores in memory or not: as the case says, else as the software did it."""
+    """Return whether attention scores are in memory: by the case, else by the software."""
     stated = record.case.get("attention")
     if stated is not None:  # "fused" in older runs
         return "flash" if stated in ("fused", "sdpa", "auto") else "eager"

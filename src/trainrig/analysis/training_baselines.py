@@ -55,7 +55,7 @@ def published_figures(view: RunView) -> tuple[PublishedFigure, ...]:
 
 
 def _renamed(row: Mapping[str, Any]) -> Mapping[str, Any]:
-    """A row of a run before its keys were those of an experiment."""
+    """Return a row of a run before its keys were those of an experiment."""
     if "dtype" not in row:
         return row
     return {**row, "precision": row["dtype"], "printed_precision": row.get("precision")}

@@ -39,7 +39,7 @@ FACTS = (
 
 
 def trainings(view: RunView) -> tuple[Mapping[str, Record], ...]:
-    """The last records of each experiment on its device, by metric."""
+    """Return the last records of each experiment on its device, by metric."""
     found: dict[object, dict[str, Record]] = {}
     for record in view.records:
         if record.benchmark != BENCHMARK or record.kind is not Kind.MEASURED:
@@ -53,7 +53,7 @@ def trainings(view: RunView) -> tuple[Mapping[str, Record], ...]:
 
 
 def given_up(view: RunView) -> list[Record]:
-    """Trainings whose batch did not fit, and which went on with a smaller one."""
+    """Return trainings whose batch did not fit, and which went on with a smaller one."""
     return [r for r in view.records if r.benchmark == BENCHMARK and GONE_ON in r.conditions]
 
 
@@ -76,7 +76,7 @@ _OF_METRIC = {
 
 
 def summary_of_records(view: RunView, records: Mapping[str, Record]) -> dict[str, Any]:
-    """The fields of a result, of its records and the steps that they name."""
+    """Return the fields of a result, of its records and the steps that they name."""
     time, energy = records["time"], records.get("energy", records["time"])
     facts = {**nested(time.conditions), **nested(energy.conditions)}
     requested = _requested(view, time.case)
@@ -140,7 +140,7 @@ LARGEST = 1e25
 
 
 def plausible(value: float | None) -> float | None:
-    """A number that a diverging training's quotients can be made of; None for others."""
+    """Return a number that a diverging training's quotients can be made of; None for others."""
     return value if value is not None and abs(value) <= LARGEST else None
 
 
@@ -152,7 +152,7 @@ def _why_no_share(time: Record) -> str | None:
 
 
 def _requested(view: RunView, case: Mapping[str, Scalar]) -> Mapping[str, Any]:
-    """The experiment as it was resolved; a qualification's says no more than its case."""
+    """Return the experiment as it was resolved; a qualification's says no more than its case."""
     stored = view.config.get("experiments")
     for row in stored if isinstance(stored, list | tuple) else ():
         if isinstance(row, Mapping) and row.get("name") == case.get("experiment"):
@@ -161,7 +161,7 @@ def _requested(view: RunView, case: Mapping[str, Scalar]) -> Mapping[str, Any]:
 
 
 def _steps(view: RunView, training_id: str) -> Rows:
-    """The rows of one training, in their order; what was trained again stands once."""
+    """Return the rows of one training, in their order; what was trained again stands once."""
     return final_rows(
         [
             row
@@ -178,12 +178,12 @@ STEPS = "steps-"
 
 
 def counted(rows: Rows) -> Rows:
-    """All but the first steps, where there are enough."""
+    """Return all but the first steps, where there are enough."""
     return rows[min(WARM_UP, max(0, len(rows) - 1)) :]
 
 
 def flat(facts: Mapping[str, Any]) -> dict[str, Scalar]:
-    """Conditions of a record: ``layout_found.zero``, ``devices.0.name``; `nested` undoes it."""
+    """Return conditions of a record, such as ``layout_found.zero``; `nested` undoes it."""
     return dict(_leaves("", facts))
 
 
@@ -202,7 +202,7 @@ _EMPTY = "[]"
 
 
 def nested(conditions: Mapping[str, Scalar]) -> dict[str, Any]:
-    """The groups and lists that `flat` made flat."""
+    """Return the groups and lists that `flat` made flat."""
     found: dict[str, Any] = {}
     for path, value in conditions.items():
         *groups, name = path.split(".")
@@ -216,7 +216,7 @@ def nested(conditions: Mapping[str, Scalar]) -> dict[str, Any]:
 
 
 def _with_lists(value: Any) -> Any:
-    """Groups whose names are places become lists."""
+    """Return groups whose names are places as lists."""
     if not isinstance(value, dict):
         return [] if value == _EMPTY else value
     found = {name: _with_lists(each) for name, each in value.items()}

@@ -46,14 +46,14 @@ _SMALLEST = 1e-15
 
 
 def _plausible(value: float) -> float:
-    """A file may hold any number, and quotients have ends."""
+    """Return a number, none beyond what quotients can be made of."""
     if value != 0.0 and abs(value) < _SMALLEST:
         raise ValueError(f"nearer to 0 than {_SMALLEST:g}")
     return value
 
 
 def _core_text(value: object) -> object:
-    """An older run stored the numbers."""
+    """Return processor cores as text; older runs stored the numbers."""
     return ranges(map(int, value)) if isinstance(value, list) else value
 
 
@@ -343,7 +343,7 @@ def _adapter() -> TypeAdapter[TrainingResult]:
 
 
 def results(view: RunView) -> tuple[TrainingResult, ...]:
-    """The experiments of a run; of what was written of one several times the last counts.
+    """Return the experiments of a run; of what was written of one several times the last counts.
 
     Raises DataError for what is not as we write it.
     """
@@ -368,7 +368,7 @@ def has_results(view: RunView) -> bool:
 
 
 def _result(row: Mapping[str, Any], where: str) -> TrainingResult:
-    """Raises DataError with place and field."""
+    """Return the result of one stored row.  Raises DataError with place and field."""
     try:
         renamed = {new: row[old] for old, new in _OLDER_KEYS.items() if old in row}
         flat = {**renamed, **row, "layout_found": _nested_layout(row.get("layout_found"))}
@@ -405,7 +405,7 @@ def as_json(result: TrainingResult) -> dict[str, Any]:
 
 
 def readable(view: RunView) -> tuple[TrainingResult, ...]:
-    """Like `results`, but empty if a line is invalid; `fault` returns the reason."""
+    """Return the results, or none if a line is invalid; `fault` returns the reason."""
     try:
         return results(view)
     except DataError:
@@ -444,7 +444,7 @@ def _predicted_parts(time: Record) -> ProfiledStep | None:
 
 
 def predictions(view: RunView) -> tuple[TrainingPrediction, ...]:
-    """The predictions of the run's experiments, for the batch size that was trained in the end."""
+    """Return the predictions of the run's experiments, at their final batch size."""
     found: dict[str, dict[str, Record]] = {}
     for row in rows(view):
         if row.benchmark == BENCHMARK and row.predicted is not None:
@@ -470,7 +470,7 @@ def predictions(view: RunView) -> tuple[TrainingPrediction, ...]:
 
 
 def planned(view: RunView) -> tuple[str, ...]:
-    """The names of the experiments that the run was made for, in their order."""
+    """Return the names of the experiments that the run was made for, in their order."""
     experiments = view.config.get("experiments")
     named = experiments if isinstance(experiments, list | tuple) else ()
     names = [row.get("name") for row in named if isinstance(row, Mapping)]

@@ -70,7 +70,7 @@ class Standing:
 def standings(
     results: Sequence[TrainingResult], predictions: Sequence[TrainingPrediction]
 ) -> tuple[Standing, ...]:
-    """All results, the fastest first; those without a place come last, in their order."""
+    """Return all results, the fastest first; those without a place last, in their order."""
     forecasts = {each.name: each for each in predictions if each.step_time_s}
     times = {
         own.name: _per_sample(own, forecasts[own.name]) for own in results if own.name in forecasts
@@ -108,7 +108,7 @@ def standings(
 
 
 def _per_sample(own: TrainingResult, forecast: TrainingPrediction) -> float | None:
-    """Layouts may have other batches: what is compared is the time of a sample."""
+    """Return the seconds of a sample: layouts may have different batch sizes."""
     if not (own.throughput.samples_per_s and own.timing.step_time_s and forecast.step_time_s):
         return None
     return forecast.step_time_s / (own.throughput.samples_per_s * own.timing.step_time_s)

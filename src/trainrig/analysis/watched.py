@@ -80,7 +80,7 @@ class WatchedDevice:
     facts: Facts
 
     def readings(self, quantity: str, parts: Sequence[str] = ()) -> list[tuple[float, float, str]]:
-        """Moment, value and throttle reasons of a number while it worked and had settled."""
+        """Return moment, value and throttle reasons of a number while it worked and had settled."""
         settles = watch_rules().settles_s
         spans = [p for p in self.parts if not parts or p.mode in parts]
         found = []
@@ -145,7 +145,7 @@ def facts_of(name: str, gpu: Mapping[str, Any]) -> dict[str, float]:
 
 
 def judge_watched(watch: WatchedDevice) -> Iterator[Finding]:
-    """Hold a device's readings against every rule; what was not watched comes first."""
+    """Judge a device's readings against every rule; what was not watched comes first."""
     unread = list(_unread(watch))
     yield from unread
     for quantity in watch_rules().quantity:
@@ -233,7 +233,7 @@ def _believed(watch: WatchedDevice, quantity: WatchedQuantity) -> Iterator[Findi
 
 
 def _values(watch: WatchedDevice, quantity: str) -> list[float]:
-    """Every reading of a counter while the device worked, settled or not."""
+    """Return every reading of a counter while the device worked, settled or not."""
     found = (plain(row.get(f"{watch.key}_{quantity}")) for _, row in watch.rows)
     return [value for value in found if value is not None]
 
@@ -286,7 +286,7 @@ def _label(limit: WatchLimit) -> tuple[str, str]:
 
 
 def _beyond(watch: WatchedDevice, limit: WatchLimit) -> str | None:
-    """A reading beyond its bound for some seconds."""
+    """Return the reading that was beyond its bound for some seconds; None without one."""
     bound = _bound(watch, limit)
     if bound is None:
         return None

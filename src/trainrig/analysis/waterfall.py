@@ -119,7 +119,7 @@ class Waterfall:
 
 
 def build_waterfalls(view: RunView) -> tuple[Waterfall, ...]:
-    """The waterfalls of every device: compute by dtype, memory, and the link to the host."""
+    """Return the waterfalls of every device: compute by dtype, memory, and the link to the host."""
     found: list[Waterfall] = []
     everything = rows(view)
     for (device, index), label in name_devices(devices(everything)).items():
@@ -142,7 +142,7 @@ def build_waterfalls(view: RunView) -> tuple[Waterfall, ...]:
 
 
 def leading(waterfalls: Iterable[Waterfall]) -> Waterfall | None:
-    """The waterfall that the headline of a run is of.
+    """Return the waterfall that the headline of a run is of.
 
     Of several devices and data types the one with the fastest training step; without a step the
     one with the fastest matmul, on a GPU if there is one, in a data type that training uses there.
@@ -249,7 +249,7 @@ def _build(
 
 
 def _pick(own: tuple[Row, ...], candidates: Sequence[tuple[str, list[Row]]]) -> list[_Picked]:
-    """The row of each level: the best of those that fit it, and a step's own layer before it."""
+    """Return the row of each level: the best that fits it, a step's own layer first."""
     picked: list[_Picked] = []
     for name, members in candidates:
         best = best_row(members)
@@ -277,7 +277,7 @@ def _id_of(row: Row) -> str | None:
 
 
 def exceeded(records: Iterable[Record]) -> tuple[Record, ...]:
-    """The points to measure again because something that they bound exceeds them, worst first.
+    """Return the points to measure again because something that they bound exceeds them.
 
     A layer or a training step that is faster than the matmul that bounds it shows that the matmul
     was not measured well enough.  Of such a level come the best point and the noisy ones: each may
@@ -306,7 +306,7 @@ def exceeded(records: Iterable[Record]) -> tuple[Record, ...]:
 def _exceeded_levels(
     own: tuple[Row, ...], candidates: Sequence[tuple[str, list[Row]]]
 ) -> Iterable[tuple[list[Row], float]]:
-    """The doubtful rows of each exceeded level, and by what factor it is exceeded."""
+    """Yield the doubtful rows of each exceeded level, and the factor."""
     picked = _pick(own, candidates)
     level_of = {id(row): members for name, row in picked for n, members in candidates if n == name}
     pairs = list(_pairs(picked))
@@ -408,7 +408,7 @@ def _measured_level(
 
 
 def ceiling_text(name: str) -> str:
-    """A level as a sentence has it that speaks of what lies below: ``what its matmuls reach``."""
+    """Return a level's name in a sentence on what lies below: ``what its matmuls reach``."""
     levels = {rule.name: rule.as_ceiling for spec in benchmarks() for rule in spec.levels}
     levels |= {CLAIM: "its claim", REFERENCE: "the reference that its reported clock gives"}
     levels |= {OWN_LAYER: "what one of its layers reaches"}
@@ -430,7 +430,7 @@ class LargestGap:
 
 
 def largest_gap(waterfalls: Iterable[Waterfall]) -> LargestGap | None:
-    """The level that fell furthest: below its predicted band first, then below its ceiling.
+    """Return the level that fell furthest: below its predicted band first, then below its ceiling.
 
     What training rests on comes before what it does not use, such as fp64.  Noisy levels are not
     judged, differences within the intervals or below an uncertain claim are none, and pageable

@@ -18,7 +18,7 @@ PROCESSES = ("pid", "cpus", "memory", "run", "command")
 
 
 def device_rows(view: LiveView) -> list[tuple[str, ...]]:
-    """A row a device, by `DEVICES`; a dash where its sensor says nothing."""
+    """Return a row for each device, by `DEVICES`; a dash where its sensor reads nothing."""
     return [_device_row(device) for device in view.devices]
 
 
@@ -42,7 +42,7 @@ def _device_row(device: LiveDevice) -> tuple[str, ...]:
 
 
 def process_rows(view: LiveView, most: int = 10) -> list[tuple[str, ...]]:
-    """A row a process, by `PROCESSES`; those of runs first."""
+    """Return a row for each process, by `PROCESSES`; those of runs first."""
     return [
         (
             str(one.pid),
@@ -56,7 +56,7 @@ def process_rows(view: LiveView, most: int = 10) -> list[tuple[str, ...]]:
 
 
 def training_line(one: LiveTraining) -> str:
-    """``gpt2: step 120, loss 4.512, 12,300 tokens/s``."""
+    """Return a training's line: ``gpt2: step 120, loss 4.512, 12,300 tokens/s``."""
     words = [f"{one.experiment}: step {one.step:,}"]
     words += [f"loss {one.loss:.3f}"] if one.loss is not None else []
     words += [f"{one.tokens_per_s:,.0f} tokens/s"] if one.tokens_per_s is not None else []
@@ -68,7 +68,7 @@ _SILENT_S = 60.0
 
 
 def burn_line(one: LiveBurn) -> str:
-    """``RTX 4090 #0: matmul bf16 161 TFLOPS, 0 errors``."""
+    """Return a burn's line: ``RTX 4090 #0: matmul bf16 161 TFLOPS, 0 errors``."""
     rate = "" if one.rate is None else f" {format_quantity(one.rate, one.unit)}"
     return f"{one.device}: {one.part}{rate}, {counted(one.errors, 'error')}"
 
@@ -85,7 +85,7 @@ def work_lines(view: LiveView) -> list[str]:
 
 
 def memory_line(view: LiveView) -> str:
-    """``memory 3.1 of 25.3 GB in use``."""
+    """Return the line ``memory 3.1 of 25.3 GB in use``."""
     if view.memory_total_bytes is None or view.memory_available_bytes is None:
         return "memory unknown"
     used = view.memory_total_bytes - view.memory_available_bytes
@@ -93,7 +93,7 @@ def memory_line(view: LiveView) -> str:
 
 
 def plain_lines(view: LiveView) -> list[str]:
-    """One look as text, for a pipe or a terminal without a screen."""
+    """Return one look as text, for a pipe or a terminal without a screen."""
     return [
         *_aligned([DEVICES, *device_rows(view)]),
         memory_line(view),

@@ -116,7 +116,7 @@ class GrowingFile:
         self._place: int | None = None
 
     def news(self) -> list[dict[str, Any]]:
-        """The whole lines since the last look; of a long file first its end."""
+        """Return the whole lines since the last look; of a long file first its end."""
         try:
             with self.path.open("rb") as file:
                 size = os.fstat(file.fileno()).st_size
@@ -240,7 +240,7 @@ class LiveWatch:
         )
 
     def _alive(self) -> Iterator[LiveRun]:
-        """The runs that some process writes."""
+        """Yield the runs that some process writes."""
         for pid in sorted(lock_holders(self._host)):
             names = self._host.names(f"/proc/{pid}/fd")
             for name in () if isinstance(names, Missing) else names:
@@ -256,7 +256,7 @@ class LiveWatch:
                 yield LiveRun(run=run.name, folder=str(run), verb=verb, pid=pid)
 
     def _devices(self, row: Mapping[str, Scalar]) -> Iterator[LiveDevice]:
-        """The processors, then each GPU that is there, whether its driver answers or not."""
+        """Yield the processors, then each GPU that is there, whether its driver answers or not."""
         gpus: dict[int, dict[str, Scalar]] = {}
         host: dict[str, Scalar] = {}
         for name, value in row.items():
@@ -277,7 +277,7 @@ _PATIENCE_S = 2.5
 
 
 def lock_holders(host: Host) -> set[int]:
-    """Processes that hold some file's lock for themselves.
+    """Return processes that hold some file's lock for themselves.
 
     Format: ``1: FLOCK  ADVISORY  WRITE 4242 08:01:131 0 EOF`` (proc(5)).
     """

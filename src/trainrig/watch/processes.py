@@ -43,7 +43,7 @@ class ProcessWatch:
         self._at = 0.0
 
     def look(self, writers: Mapping[int, str], most: int = 12) -> tuple[ProcessLoad, ...]:
-        """The busiest first; those of runs (``writers``: pid → run) before all others.
+        """Return the busiest processes; those of runs (``writers``: pid → run) before all others.
 
         The first look has no time between it and another: every share is 0.
         """
@@ -86,7 +86,7 @@ class ProcessWatch:
 
 
 def _run_of(pid: int, parents: Mapping[int, int], writers: Mapping[int, str]) -> str:
-    """The run that a process works for: it or one of its parents writes it."""
+    """Return the run that a process works for: it or one of its parents writes it."""
     seen: set[int] = set()
     while pid > 1 and pid not in seen:
         if pid in writers:

@@ -72,11 +72,11 @@ class LiveCollector:
         self._one_at_a_time = threading.Lock()
 
     def describe(self) -> list[Any]:
-        """Nothing beforehand: it is not asked while it is registered."""
+        """Return nothing: Prometheus does not ask while the collector is registered."""
         return []
 
     def collect(self) -> Iterator[Metric]:
-        """Metrics of this moment."""
+        """Yield the metrics of this moment."""
         with self._one_at_a_time:
             view = self._look()
         yield _family("trainrig_build_info", "Which trainrig this is.", {"version": _VERSION}, 1)
@@ -192,7 +192,7 @@ def registry_of(look: Callable[[], LiveView]) -> CollectorRegistry:
 
 
 def text_of(registry: CollectorRegistry) -> str:
-    """All metrics in Prometheus' text format."""
+    """Return all metrics in Prometheus' text format."""
     from prometheus_client import generate_latest
 
     return generate_latest(registry).decode()
@@ -215,7 +215,7 @@ def is_loopback(address: str) -> bool:
 def open_server(
     registry: CollectorRegistry, port: int = PORT, address: str = LOOPBACK, token: str | None = None
 ) -> WSGIServer:
-    """A server that is bound and does not answer yet; `serve_forever` does.
+    """Return a server that is bound and does not answer yet; `serve_forever` starts it.
 
     Raises UsageError for an address beyond loopback without a token; UnavailableError where it
     cannot be bound.
@@ -240,13 +240,13 @@ class _Server(ThreadingMixIn, WSGIServer):
     daemon_threads = True
 
     def server_bind(self) -> None:
-        """Bind without asking a name server what this machine is called."""
+        """Bind without asking a name server for this machine's name."""
         TCPServer.server_bind(self)
         self.server_name, self.server_port = str(self.server_address[0]), self.server_address[1]
         self.setup_environ()
 
     def handle_error(self, request: Any, client_address: Any) -> None:
-        """A connection that was opened and never used, or closed half-way, is no news."""
+        """Ignore a connection that was opened and never used, or closed half-way."""
         if not isinstance(sys.exc_info()[1], OSError):
             super().handle_error(request, client_address)
 
@@ -257,7 +257,7 @@ class _Handler(WSGIRequestHandler):
     timeout = 10
 
     def log_message(self, format: str, *args: object) -> None:  # noqa: A002 - its name there
-        """Scrapes every 15 s are no news."""
+        """Drop the message: a scrape every 15 s is not worth a line."""
 
 
 def _application(registry: CollectorRegistry, token: str | None) -> WSGIApplication:
