@@ -109,22 +109,24 @@ class _Judged:
     @property
     def faults(self) -> tuple[Finding, ...]:
         """Errors that are no rate."""
-        return tuple(each for each in self.errors if each.id not in (*_RATES, *_UNTRUE))
+        return tuple(finding for finding in self.errors if finding.id not in (*_RATES, *_UNTRUE))
 
     @property
     def slow(self) -> tuple[Finding, ...]:
         """Errors that say that something is slow."""
-        return tuple(each for each in self.errors if each.id in _RATES)
+        return tuple(finding for finding in self.errors if finding.id in _RATES)
 
     @property
     def disagreeing(self) -> tuple[Reference, ...]:
         """References that the run does not reach."""
-        return tuple(each for each in self.references if not each.agrees)
+        return tuple(reference for reference in self.references if not reference.agrees)
 
     @property
     def compared(self) -> tuple[str, ...]:
         """Everything that the run was held against."""
-        return tuple(dict.fromkeys((*self.targets, *(each.name for each in self.references))))
+        return tuple(
+            dict.fromkeys((*self.targets, *(reference.name for reference in self.references)))
+        )
 
 
 _RATES = (
@@ -251,7 +253,7 @@ _EARLIER = re.compile(r"(\d+) earlier runs? of this machine")
 
 def _with_runs_once(names: Sequence[str]) -> tuple[str, ...]:
     """Return the references with earlier runs once: points are compared with different numbers."""
-    counts = {name: int(found[1]) for name in names if (found := _EARLIER.fullmatch(name))}
+    counts = {name: int(match[1]) for name in names if (match := _EARLIER.fullmatch(name))}
     most = max(counts, key=counts.__getitem__, default=None)
     return tuple(name for name in names if name not in counts or name == most)
 
@@ -260,7 +262,9 @@ def _judged(view: RunView) -> _Judged:
     verdict, everything = view.verdict, rows(view)
     findings = verdict.findings if verdict is not None else ()
     errors = tuple(
-        each for each in findings if each.severity == "error" and each.id not in NOT_DONE
+        finding
+        for finding in findings
+        if finding.severity == "error" and finding.id not in NOT_DONE
     )
     return _Judged(
         outcome=verdict.outcome if verdict is not None else None,
@@ -291,7 +295,7 @@ which references are named."""
 
 def _target_references(everything: Sequence[Row], errors: Sequence[Finding]) -> Iterator[str]:
     """Yield the references of the targets reached; of a run that failed, of those missed."""
-    missed = {name for each in errors if each.id == "below-band" for name in each.records}
+    missed = {name for finding in errors if finding.id == "below-band" for name in finding.records}
     sources = {
         str(row.predicted.source)
         for row in everything
@@ -341,8 +345,10 @@ def _references(
 
 def _imported(view: RunView) -> Iterator[Reference]:
     """Yield published figures and health tests, for numbers that other tools printed."""
-    for one in comparisons(view) if is_imported(view.config) else ():
-        yield Reference(name=one.name, evidence=one.evidence, agrees=one.agrees)
+    for comparison in comparisons(view) if is_imported(view.config) else ():
+        yield Reference(
+            name=comparison.name, evidence=comparison.evidence, agrees=comparison.agrees
+        )
 
 
 def _earlier_runs(everything: Iterable[Row]) -> Iterator[Reference]:
@@ -356,12 +362,12 @@ def _earlier_runs(everything: Iterable[Row]) -> Iterator[Reference]:
             compared.append((ratio, runs, row))
     if not compared:
         return
-    required = [each for each in compared if _is_required(each[2])] or compared
+    required = [candidate for candidate in compared if _is_required(candidate[2])] or compared
     name = f"{counted(max(runs for _, runs, _ in compared), 'earlier run')} of this machine"
     below = [(ratio, row) for ratio, _, row in required if ratio < 1.0 - _margin(row)]
     undisturbed = [(ratio, row) for ratio, row in below if row.is_usable]
     if undisturbed:
-        ratio, row = min(undisturbed, key=lambda each: each[0])
+        ratio, row = min(undisturbed, key=lambda candidate: candidate[0])
         evidence = f"{_case_words(row)} is {format_share(1.0 - ratio)} slower than before"
         yield Reference(name=name, evidence=evidence, agrees=False)
     elif len(below) < len(required):
@@ -373,7 +379,7 @@ def _siblings(everything: Iterable[Row], errors: Sequence[Finding]) -> Iterator[
     """Compare devices of a model with each other; the judge says whether one is behind."""
     groups = siblings_of(row for row in everything if row.is_usable).values()
     if others := max((len(members) - 1 for members in groups), default=0):
-        is_even = not {each.id for each in errors} & {"odd-device", "behind-siblings"}
+        is_even = not {finding.id for finding in errors} & {"odd-device", "behind-siblings"}
         name = f"{counted(others, 'GPU')} of its model beside it"
         yield Reference(name=name, evidence="its GPUs are alike", agrees=is_even)
 
@@ -448,8 +454,8 @@ def _data_sheet(view: RunView, everything: Iterable[Row]) -> Iterator[Reference]
     """
     if not is_published(view):
         return
-    claims = [each for each in view.records if each.kind is Kind.CLAIMED]
-    found: list[Reference] = []
+    claims = [record for record in view.records if record.kind is Kind.CLAIMED]
+    references: list[Reference] = []
     for row in sorted(everything, key=lambda row: -row.value):
         chip = find_chip(row.device) if row.device else None
         is_whole = row.role is Role.PRODUCT and {"m", "k", "n"} <= row.case.keys()
@@ -463,9 +469,9 @@ def _data_sheet(view: RunView, everything: Iterable[Row]) -> Iterator[Reference]
             evidence = f"{dtype_of(row.case)} matmul reaches {reached}"
             evidence += f"; its expected rate is {range_text(low, high, row.unit)}"
             _, name = _reference(str(expected.source))
-            found.append(Reference(name=name, evidence=evidence, agrees=row.value >= low))
-    below = (each for each in found if not each.agrees)
-    yield from [next(below, found[0])] if found else []
+            references.append(Reference(name=name, evidence=evidence, agrees=row.value >= low))
+    below = (reference for reference in references if not reference.agrees)
+    yield from [next(below, references[0])] if references else []
 
 
 def _against(

@@ -88,7 +88,9 @@ def best_value(values: Iterable[float], unit: str) -> float | None:
 def best_record(records: Iterable[Record | None]) -> Record | None:
     """Return the best valid record of one unit; of equal ones a clean one, then the first."""
     return max(
-        (one for one in records if one is not None and is_valid(one)), key=_rank, default=None
+        (record for record in records if record is not None and is_valid(record)),
+        key=_rank,
+        default=None,
     )
 
 

@@ -60,13 +60,13 @@ def _noisy(drop: Drop) -> Gap | None:
 
 def _no_difference(drop: Drop) -> Gap | None:
     """Return the gap of two measured levels whose intervals overlap: neither is surely faster."""
-    own, above = drop.record.interval, drop.ceiling_record
-    if drop.is_from_claim or above is None or own is None or above.interval is None:
+    interval, above = drop.record.interval, drop.ceiling_record
+    if drop.is_from_claim or above is None or interval is None or above.interval is None:
         return None
     low, high = above.interval
-    if own[0] > high or low > own[1]:
+    if interval[0] > high or low > interval[1]:
         return None
-    ranges = [range_text(*ends, drop.record.unit) for ends in (own, above.interval)]
+    ranges = [range_text(*ends, drop.record.unit) for ends in (interval, above.interval)]
     return drop.because(
         f"no difference seen: {ranges[0]} and {ranges[1]} overlap",
         bench_command(drop.record),
@@ -168,11 +168,11 @@ def _throttled(drop: Drop) -> Gap | None:
 def _narrow_link(drop: Drop) -> Gap | None:
     if drop.record.case.get("direction") not in ("h2d", "d2h"):
         return None
-    for name, what in (("width", "x"), ("generation", "generation ")):
+    for name, prefix in (("width", "x"), ("generation", "generation ")):
         has, could = (plain(at_path(drop.gpu, "link", f"{most}{name}")) for most in ("", "max_"))
         if has and could and has < could:
             return drop.because(
-                f"PCIe link at {what}{has:.0f} of {what}{could:.0f}",
+                f"PCIe link at {prefix}{has:.0f} of {prefix}{could:.0f}",
                 "reseat the card or use another slot; then: trainrig inspect",
             )
     return None

@@ -62,9 +62,9 @@ class BurnPoint:
     @property
     def record(self) -> Record:
         """The measured record; the planned one where the part was not measured."""
-        found = self.measured or self.planned
-        assert found is not None
-        return found
+        record = self.measured or self.planned
+        assert record is not None
+        return record
 
     @property
     def name(self) -> str:
@@ -78,8 +78,8 @@ class BurnPoint:
     @property
     def rate(self) -> float | None:
         """Also of results that were wrong."""
-        found = self.number("rate")
-        return found or (self.measured.value if self.measured else None)
+        rate = self.number("rate")
+        return rate or (self.measured.value if self.measured else None)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -122,9 +122,11 @@ class BurnDevice:
 
 def burn_devices(view: RunView) -> tuple[BurnDevice, ...]:
     """Return every device that something was planned or measured on, GPUs first."""
-    own = [record for record in view.records if "mode" in record.case and record.attempt is None]
-    found = []
-    by_device = grouped(own, lambda record: (record.device_index, record.device))
+    attempts_and_plans = [
+        record for record in view.records if "mode" in record.case and record.attempt is None
+    ]
+    devices = []
+    by_device = grouped(attempts_and_plans, lambda record: (record.device_index, record.device))
     order = sorted(by_device, key=lambda key: (key[0] is None, key[0] or 0, str(key[1])))
     rows = view.series.get(TELEMETRY, ())
     for index, device in order:
@@ -132,7 +134,7 @@ def burn_devices(view: RunView) -> tuple[BurnDevice, ...]:
         key = "cpu" if index is None else f"gpu{index}"
         clock = "clock_hz" if index is None else "sm_clock_hz"
         energy = sensor(rows, f"{key}_energy_j")
-        found.append(
+        devices.append(
             BurnDevice(
                 name=device or "unknown device",
                 index=index,
@@ -144,7 +146,7 @@ def burn_devices(view: RunView) -> tuple[BurnDevice, ...]:
                 throttle_reasons=_reasons(rows, f"{key}_throttle_reasons"),
             )
         )
-    return tuple(found)
+    return tuple(devices)
 
 
 def _points(records: Sequence[Record]) -> tuple[BurnPoint, ...]:

@@ -65,8 +65,8 @@ def _gpu(view: RunView, index: int | None) -> Mapping[str, Any]:
     """Return a GPU as machine.json has it; empty where it has none of that number."""
     listed = (view.machine or {}).get("gpus")
     gpus = listed if isinstance(listed, list) else []
-    own = (gpu for gpu in gpus if isinstance(gpu, Mapping) and gpu.get("index") == index)
-    return next(own, {})
+    matching_gpus = (gpu for gpu in gpus if isinstance(gpu, Mapping) and gpu.get("index") == index)
+    return next(matching_gpus, {})
 
 
 def unmoving_sensors(device: BurnDevice, view: RunView) -> Iterator[Finding]:
@@ -77,41 +77,44 @@ def unmoving_sensors(device: BurnDevice, view: RunView) -> Iterator[Finding]:
     timed = zip(moments(view.series.get(WORK, ())), view.series.get(WORK, ()), strict=True)
     worked = [at for at, row in timed if at is not None and row.get("device") == device.label]
     worked = worked or [0.0, last]
-    for name, what in (
+    for name, sensor_name in (
         ("temperature_c", "temperature"),
         ("power_w", "power"),
         ("energy_j", "energy"),
     ):
-        found = readings(rows, f"{device.key}_{name}")
-        if found and last - found[-1][0] > SILENT_S:
+        values = readings(rows, f"{device.key}_{name}")
+        if values and last - values[-1][0] > SILENT_S:
             yield _sensor(
                 "sensor-stopped",
-                f"{device.label}: its {what} was read for {found[-1][0] - found[0][0]:.0f} s, and "
-                f"not in the last {last - found[-1][0]:.0f} s",
+                f"{device.label}: its {sensor_name} was read for "
+                f"{values[-1][0] - values[0][0]:.0f} s, and not in the last "
+                f"{last - values[-1][0]:.0f} s",
                 device,
             )
             continue
         # At rest, while the processors have their turn, a reading may well stand still.
-        meanwhile = [pair for pair in found if worked[0] <= pair[0] <= worked[-1]]
+        meanwhile = [pair for pair in values if worked[0] <= pair[0] <= worked[-1]]
         power = readings(rows, f"{device.key}_power_w")
         if meanwhile and (how := _stuck(name, meanwhile, power)):
-            yield _sensor("sensor-stuck", f"{device.label}: its {what} {how}", device)
+            yield _sensor("sensor-stuck", f"{device.label}: its {sensor_name} {how}", device)
 
 
 def _stuck(
-    name: str, found: Sequence[tuple[float, float]], power: Sequence[tuple[float, float]]
+    name: str, sensor_readings: Sequence[tuple[float, float]], power: Sequence[tuple[float, float]]
 ) -> str | None:
     """Return a description of readings that cannot be true; None where they can."""
-    span = found[-1][0] - found[0][0]
+    span = sensor_readings[-1][0] - sensor_readings[0][0]
     if name == "power_w":
         longest, run = 1, 1
-        for (_, before), (_, value) in itertools.pairwise(found):
+        for (_, before), (_, value) in itertools.pairwise(sensor_readings):
             run = run + 1 if value == before else 1
             longest = max(longest, run)
         return f"was the same to the digit {longest} times" if longest > _STUCK_POWER_ROWS else None
-    if found[0][1] != max(value for _, value in found) or found[0][1] != min(v for _, v in found):
+    if sensor_readings[0][1] != max(value for _, value in sensor_readings) or sensor_readings[0][
+        1
+    ] != min(v for _, v in sensor_readings):
         return None
-    text = f"stood at {found[0][1]:g} for {span:.0f} s of work"
+    text = f"stood at {sensor_readings[0][1]:g} for {span:.0f} s of work"
     if name == "energy_j":
         return text if span > _STUCK_ENERGY_S else None
     watts = [value for _, value in power]
@@ -136,10 +139,10 @@ def vanished_devices(
         return
     # By what they are called: the driver's numbers move up where one is lost.
     called = {gpu["index"]: gpu["uuid"] for gpu in before} if isinstance(before, list) else {}
-    left = [gpu["uuid"] for gpu in after] if isinstance(after, list) else []
+    remaining_uuids = [gpu["uuid"] for gpu in after] if isinstance(after, list) else []
     for device in devices:
         was_read = device.temperature_c is not None or device.power_w is not None
-        if device.index in called and was_read and called[device.index] not in left:
+        if device.index in called and was_read and called[device.index] not in remaining_uuids:
             yield Finding(
                 id="device-failed",
                 severity="error",
@@ -203,26 +206,30 @@ def low_rates(device: BurnDevice, view: RunView) -> Iterator[Finding]:
     for point in device.points:
         value, expected = point.rate, _least_of(device, point, power)
         if value and expected is not None and value < expected[0]:
-            shown = [format_quantity(rate, point.record.unit) for rate in (value, expected[0])]
+            shown_rates = [
+                format_quantity(rate, point.record.unit) for rate in (value, expected[0])
+            ]
             yield Finding(
                 id="rate-low",
                 severity="error",
-                evidence=f"{device.label}: {point.name} at {shown[0]}, the least that is expected "
-                f"is {shown[1]} ({expected[1]})",
+                evidence=f"{device.label}: {point.name} at {shown_rates[0]}, the least that is "
+                f"expected is {shown_rates[1]} ({expected[1]})",
                 fix=f"its clocks, power limit and cooling: nvidia-smi -q -i {device.index} -d "
                 "CLOCK,PERFORMANCE,POWER,TEMPERATURE",
                 records=(point.record.id,),
             )
     work = view.series.get(WORK, ())
     timed = [(at, row) for at, row in zip(moments(work), work, strict=True) if at is not None]
-    own = [(at, row) for at, row in timed if row.get("device") == device.label and row.get("rate")]
-    for part, rows in grouped(own, lambda pair: str(pair[1].get("part"))).items():
+    device_rows = [
+        (at, row) for at, row in timed if row.get("device") == device.label and row.get("rate")
+    ]
+    for part, rows in grouped(device_rows, lambda pair: str(pair[1].get("part"))).items():
         for rule in watch_rules().rate:
             if rule.falls is None or part.partition(" ")[0] != rule.mode:
                 continue
             settled = rows[0][0] + watch_rules().settles_s
-            told = [(at, float(row["rate"])) for at, row in rows if at >= settled]
-            if (drop := fell_by(told, rule.falls, rule.seconds)) is not None:
+            settled_rates = [(at, float(row["rate"])) for at, row in rows if at >= settled]
+            if (drop := fell_by(settled_rates, rule.falls, rule.seconds)) is not None:
                 high, low, since = drop
                 unit = str(rows[0][1].get("unit") or "")
                 yield Finding(
@@ -238,8 +245,8 @@ def low_rates(device: BurnDevice, view: RunView) -> Iterator[Finding]:
 def wrong_clocks(device: BurnDevice) -> Iterator[Finding]:
     """Find processes whose clock is not the machine's: their rates and times mean nothing."""
     for point in device.points:
-        told, passed = point.number("clock_s"), point.number("elapsed_s")
-        if why := clock_is_off(told, passed):
+        worker_seconds, passed = point.number("clock_s"), point.number("elapsed_s")
+        if why := clock_is_off(worker_seconds, passed):
             yield Finding(
                 id="clock-wrong",
                 severity="error",
@@ -263,4 +270,6 @@ def unjudged_text(devices: Sequence[BurnDevice], watches: Sequence[WatchedDevice
             unknown = device.index is not None and _least_of(device, point, None) is None
             if unknown and point.record.case.get("mode") == MATMUL:
                 lacking.setdefault(f"rate of {point.name}", []).append(device.label)
-    return ", ".join(f"{what} of {' and '.join(of)}" for what, of in lacking.items())
+    return ", ".join(
+        f"{quantity} of {' and '.join(labels)}" for quantity, labels in lacking.items()
+    )

@@ -74,9 +74,9 @@ class Pair:
     @property
     def record(self) -> Record:
         """Either side, for what both share: benchmark, case, metric, unit."""
-        found = self.new or self.old
-        assert found is not None
-        return found
+        record = self.new or self.old
+        assert record is not None
+        return record
 
     @property
     def ratio(self) -> float | None:
@@ -166,7 +166,7 @@ class RunComparison:
     def count(self, change: Change) -> int:
         """Return the number of cases and experiments with this change."""
         trained = self.trainings.count(change) if self.trainings is not None else 0
-        return trained + sum(each.change is change for each in self.judged)
+        return trained + sum(case.change is change for case in self.judged)
 
 
 def compare_runs(old: RunView, new: RunView, earlier: Sequence[RunView] = ()) -> RunComparison:
@@ -190,17 +190,17 @@ def compare_runs(old: RunView, new: RunView, earlier: Sequence[RunView] = ()) ->
     sides = [(pair.record, pair.record.device_index) for pair in fair]
     margins = margins_for([(r, history.get((r.key, index), ())) for r, index in sides])
     judged = _judge(fair, margins, *values, _scatters(pairs, *values))
-    left = _other_versions([pair for pair in pairs if pair.reason])
-    side_by_side = _side_by_side(left)
-    shown = {id(record) for pair in side_by_side for record in (pair.old, pair.new)}
+    unjudged_pairs = _other_versions([pair for pair in pairs if pair.reason])
+    side_by_side = _side_by_side(unjudged_pairs)
+    shown_ids = {id(record) for pair in side_by_side for record in (pair.old, pair.new)}
     # One entry a case and device: a case that failed has its first metric only.
-    listed = list({_place(pair.record): pair for pair in reversed(left)}.values())[::-1]
+    listed = list({_place(pair.record): pair for pair in reversed(unjudged_pairs)}.values())[::-1]
     return RunComparison(
         old=old.name,
         new=new.name,
         differences=unlike,
-        judged=tuple(sorted(judged, key=lambda one: (_ORDER[one.change], -abs(one.gain - 1.0)))),
-        unjudged=tuple(pair for pair in listed if id(pair.record) not in shown),
+        judged=tuple(sorted(judged, key=lambda case: (_ORDER[case.change], -abs(case.gain - 1.0)))),
+        unjudged=tuple(pair for pair in listed if id(pair.record) not in shown_ids),
         side_by_side=tuple(side_by_side),
         patterns=tuple(_patterns(find_patterns(old), find_patterns(new))),
         trainings=trainings,
@@ -239,20 +239,20 @@ def _pairs(old: RunView, new: RunView) -> list[Pair]:
 
 
 def _by_key(view: RunView) -> dict[_Identity, dict[int | None, Record]]:
-    found: dict[_Identity, dict[int | None, Record]] = {}
+    records_by_key: dict[_Identity, dict[int | None, Record]] = {}
     for row in rows(view):
         if row.measured is not None:
-            found.setdefault(row.key, {})[row.index] = row.measured
-    return found
+            records_by_key.setdefault(row.key, {})[row.index] = row.measured
+    return records_by_key
 
 
 def _once(pairs: Iterable[Pair]) -> list[Pair]:
     """Return one pair for all that rest on the same workers' times, as B/s and FLOP/s of a call."""
-    seen: dict[_Identity, Pair] = {}
+    first_pairs: dict[_Identity, Pair] = {}
     for pair in pairs:
         ids = [side.derived.ids for side in (pair.old, pair.new) if side and side.derived]
-        seen.setdefault(tuple(ids) or (pair.record.id,), pair)
-    return list(seen.values())
+        first_pairs.setdefault(tuple(ids) or (pair.record.id,), pair)
+    return list(first_pairs.values())
 
 
 # ---- what the workers say
@@ -273,8 +273,8 @@ class _WorkerValues:
     def used(self, point: Record) -> list[float]:
         """Return the values of the workers that the point names."""
         ids = point.derived.ids if point.derived is not None else ()
-        found = [self._attempts[name] for name in ids if name in self._attempts]
-        return _values(found, point)
+        used_attempts = [self._attempts[name] for name in ids if name in self._attempts]
+        return _values(used_attempts, point)
 
     def clean(self, point: Record) -> list[float]:
         """Return the values of all workers that saw a quiet machine, outvoted ones included."""
@@ -288,10 +288,14 @@ def _place(record: Record) -> _Identity:
     return (record.benchmark, record.version, case, *device)
 
 
-def _values(found: Iterable[Record], point: Record) -> list[float]:
+def _values(worker_attempts: Iterable[Record], point: Record) -> list[float]:
     """Return the workers' values: times, or 1/t for a rate, since the amount is the case's."""
     shortest, longest = _PLAUSIBLE_TIMES
-    times = [each.value for each in found if each.value and shortest < each.value < longest]
+    times = [
+        attempt.value
+        for attempt in worker_attempts
+        if attempt.value and shortest < attempt.value < longest
+    ]
     return times if point.metric == "time" else [1.0 / time for time in times]
 
 
@@ -306,7 +310,7 @@ def _scatters(pairs: Iterable[Pair], old: _WorkerValues, new: _WorkerValues) -> 
             values = old.clean(pair.old), new.clean(pair.new)
             if min(map(len, values)) >= _WORKERS:
                 points[pair.is_on_disk].append(values)
-    return {on_disk: shared_scatter(found) for on_disk, found in points.items()}
+    return {on_disk: shared_scatter(sides) for on_disk, sides in points.items()}
 
 
 # ---- what is judged
@@ -334,33 +338,35 @@ def _judge(
     new: _WorkerValues,
     scatters: dict[bool, Scatter],
 ) -> list[Judged]:
-    found = [
+    comparisons = [
         compare(old.used(pair.old), new.used(pair.new), scatters[pair.is_on_disk])
         for pair in pairs
         if pair.old is not None and pair.new is not None
     ]
     better = [pair.more_is_better for pair in pairs]
-    own = p_values(
+    p_of_change = p_values(
         [
-            ComparedCase(record=pair.record, comparison=one, margin=margin, old=pair.old.value)
-            for one, margin, pair in zip(found, margins, pairs, strict=True)
+            ComparedCase(
+                record=pair.record, comparison=comparison, margin=margin, old=pair.old.value
+            )
+            for comparison, margin, pair in zip(comparisons, margins, pairs, strict=True)
             if pair.old is not None and pair.old.value
         ]
     )
-    behind = [_behind_siblings(place, pairs, found) for place in range(len(pairs))]
-    is_behind = [fallen.p_value < p for p, fallen in zip(own, behind, strict=True)]
-    found = [
-        replace(one, p_value=min(p, fallen.p_value))  # its interval is of what was measured
-        for one, p, fallen in zip(found, own, behind, strict=True)
+    behind = [_behind_siblings(place, pairs, comparisons) for place in range(len(pairs))]
+    is_behind = [fallen.p_value < p for p, fallen in zip(p_of_change, behind, strict=True)]
+    comparisons = [
+        replace(comparison, p_value=min(p, fallen.p_value))  # its interval is of what was measured
+        for comparison, p, fallen in zip(comparisons, p_of_change, behind, strict=True)
     ]
     decide = [
-        replace(one, ratio=fallen.ratio) if falls else one
-        for one, falls, fallen in zip(found, is_behind, behind, strict=True)
+        replace(comparison, ratio=fallen.ratio) if falls else comparison
+        for comparison, falls, fallen in zip(comparisons, is_behind, behind, strict=True)
     ]
     changes = judge_changes(list(zip(decide, better, strict=True)))
     called = sum(p <= 1.0 - CONFIDENCE for _, p in changes)
     # One more call would have needed this p-value at the most.
-    level = (1.0 - CONFIDENCE) * min(called + 1, len(found)) / max(len(found), 1)
+    level = (1.0 - CONFIDENCE) * min(called + 1, len(comparisons)) / max(len(comparisons), 1)
     return [
         Judged(
             pair=pair,
@@ -372,7 +378,7 @@ def _judge(
             behind_siblings=fallen.ratio if falls and change is Change.WORSE else None,
         )
         for pair, margin, comparison, (change, p), falls, fallen in zip(
-            pairs, margins, found, changes, is_behind, behind, strict=True
+            pairs, margins, comparisons, changes, is_behind, behind, strict=True
         )
     ]
 
@@ -389,24 +395,26 @@ class _Behind:
     p_value: float = 1.0
 
 
-def _behind_siblings(place: int, pairs: Sequence[Pair], found: Sequence[Comparison]) -> _Behind:
+def _behind_siblings(
+    place: int, pairs: Sequence[Pair], comparisons: Sequence[Comparison]
+) -> _Behind:
     """Return how far a GPU's change is behind the median change of the others of its model.
 
     The p-value counts twice, since it is a second look at the same card.
     """
     pair = pairs[place]
     others = [
-        math.log(found[other].ratio)
-        for other, each in enumerate(pairs)
-        if other != place and each.record.key == pair.record.key
+        math.log(comparisons[other].ratio)
+        for other, sibling in enumerate(pairs)
+        if other != place and sibling.record.key == pair.record.key
     ]
     if pair.record.device_index is None or len(others) < _SIBLINGS:
         return _Behind()
     usual = median(others)
-    ratio = found[place].ratio / math.exp(usual)
+    ratio = comparisons[place].ratio / math.exp(usual)
     if (ratio > 1.0) == pair.more_is_better:
         return _Behind()
-    p_value = 2.0 * p_beyond(found[place], usual, run_to_run().margin_of("sibling"))
+    p_value = 2.0 * p_beyond(comparisons[place], usual, run_to_run().margin_of("sibling"))
     return _Behind(ratio=ratio, p_value=min(1.0, p_value))
 
 
@@ -417,37 +425,37 @@ _ORDER = {Change.WORSE: 0, Change.BETTER: 1, Change.CANNOT_TELL: 2, Change.SAME:
 # ---- what is not
 
 
-def _side_by_side(left: Iterable[Pair]) -> list[Pair]:
+def _side_by_side(unjudged_pairs: Iterable[Pair]) -> list[Pair]:
     """Return values of one case on different device models, host beside host, GPU beside GPU.
 
     Of several devices of one model the first stands for all.
     """
     old: dict[_Identity, Record] = {}
     new: dict[_Identity, Record] = {}
-    for pair in left:
+    for pair in unjudged_pairs:
         if pair.old is None or pair.new is None:
             side = new if pair.old is None else old
             case = tuple(sorted(pair.record.case.items()))  # on whatever device
             kind = (pair.record.device_count, pair.record.device_index is None)
             named = (pair.record.benchmark, pair.record.version, pair.record.metric)
             side.setdefault((case, *kind, *named), pair.record)
-    met = [Pair(old=old[case], new=record) for case, record in new.items() if case in old]
-    return [p for p in met if p.ratio and p.old and p.new and p.old.device != p.new.device]
+    new_pairs = [Pair(old=old[case], new=record) for case, record in new.items() if case in old]
+    return [p for p in new_pairs if p.ratio and p.old and p.new and p.old.device != p.new.device]
 
 
-def _other_versions(left: Sequence[Pair]) -> list[Pair]:
+def _other_versions(unjudged_pairs: Sequence[Pair]) -> list[Pair]:
     """Return the pairs; where benchmark versions differ, with that as the reason."""
 
     def place(pair: Pair) -> _Identity:
         return pair.record.metric, *_place(pair.record.replace(version=1))
 
-    groups, found = grouped(left, place), []
-    for pair in left:
-        versions = sorted({each.record.version for each in groups[place(pair)]})
+    groups, explained_pairs = grouped(unjudged_pairs, place), []
+    for pair in unjudged_pairs:
+        versions = sorted({pair_of_case.record.version for pair_of_case in groups[place(pair)]})
         names = " and ".join(map(str, versions))
         why = f"version {names} of the benchmark: different versions are never compared"
-        found.append(replace(pair, reason=why) if len(versions) > 1 else pair)
-    return found
+        explained_pairs.append(replace(pair, reason=why) if len(versions) > 1 else pair)
+    return explained_pairs
 
 
 # ---- for JSON
@@ -461,20 +469,20 @@ def to_dict(comparison: RunComparison) -> dict[str, Any]:
         "new": comparison.new,
         "result": "worse" if comparison.is_worse else "not worse",
         "counts": {change.value: comparison.count(change) for change in Change},
-        "differences": [asdict(each) for each in comparison.differences],
+        "differences": [asdict(difference) for difference in comparison.differences],
         "judged": [
             {
-                **_pair_dict(each.pair),
-                "change": each.change.value,
-                "ratio": each.comparison.ratio,
-                "interval": [each.comparison.interval.low, each.comparison.interval.high],
-                "confidence": each.comparison.interval.confidence,
-                "p_value": each.comparison.p_value,
-                "adjusted_p": each.adjusted_p,
-                "smallest_visible": each.smallest_visible,
-                "behind_siblings": each.behind_siblings,
+                **_pair_dict(case.pair),
+                "change": case.change.value,
+                "ratio": case.comparison.ratio,
+                "interval": [case.comparison.interval.low, case.comparison.interval.high],
+                "confidence": case.comparison.interval.confidence,
+                "p_value": case.comparison.p_value,
+                "adjusted_p": case.adjusted_p,
+                "smallest_visible": case.smallest_visible,
+                "behind_siblings": case.behind_siblings,
             }
-            for each in comparison.judged
+            for case in comparison.judged
         ],
         "side_by_side": [
             {**_pair_dict(pair), "ratio": pair.ratio} for pair in comparison.side_by_side
@@ -539,23 +547,26 @@ def differences(old: RunView, new: RunView) -> tuple[Difference, ...]:
     """Return the facts that differ, the machine first; the digest alone where no fact does."""
     sides, machines = (old, new), (old.machine, new.machine)
     facts: list[_Fact] = [("measured devices", *(_points(view, "device") for view in sides))]
-    facts += [(what, *(_at(each, *path) for each in machines)) for what, path in _FACTS.items()]
-    gpus = [_at(each, "gpus") for each in machines]
-    if all(isinstance(found, list | tuple) for found in gpus):
+    facts += [
+        (fact_name, *(_at(machine, *path) for machine in machines))
+        for fact_name, path in _FACTS.items()
+    ]
+    gpus = [_at(machine, "gpus") for machine in machines]
+    if all(isinstance(gpu_list, list | tuple) for gpu_list in gpus):
         facts.append(("number of GPUs", *map(len, gpus)))
         pairs = list(zip(*gpus, strict=False))
-        for what, path in _GPU_FACTS.items():
-            facts += [(what, *(_at(gpu, *path) for gpu in pair)) for pair in pairs]
+        for fact_name, path in _GPU_FACTS.items():
+            facts += [(fact_name, *(_at(gpu, *path) for gpu in pair)) for pair in pairs]
     for kind, table in (("package", "packages"), ("variable", "environment")):
-        first, second = (_at(each, "software", table) for each in machines)
+        first, second = (_at(machine, "software", table) for machine in machines)
         if isinstance(first, Mapping) and isinstance(second, Mapping):
             facts += [  # one that only one run has is none in the other; torch has its own line
                 (f"{kind} {name}", first.get(name), second.get(name))
                 for name in dict.fromkeys([*first, *second])
                 if name != "torch" and not _is_unknown(first) and not _is_unknown(second)
             ]
-    for what, key in (("trainrig", "trainrig"), ("budget", "budget_s")):
-        facts.append((what, *(_at(view.config, key) for view in sides)))
+    for fact_name, key in (("trainrig", "trainrig"), ("budget", "budget_s")):
+        facts.append((fact_name, *(_at(view.config, key) for view in sides)))
     digests = ("environment digest", *(_points(view, "environment") for view in sides))
     return _different(facts) or _different([digests])
 
@@ -574,12 +585,16 @@ def _points(view: RunView, field: str) -> str:
 
 def _different(facts: Iterable[_Fact]) -> tuple[Difference, ...]:
     """Return the facts that both runs know and that differ; those of several GPUs once."""
-    found = [
-        Difference(what=what, old=_text(what, old), new=_text(what, new))
-        for what, old, new in facts
+    known_differences = [
+        Difference(what=fact_name, old=_text(fact_name, old), new=_text(fact_name, new))
+        for fact_name, old, new in facts
         if old != new and not _is_unknown(old) and not _is_unknown(new)
     ]
-    return tuple(dict.fromkeys(each for each in found if each.old != each.new))
+    return tuple(
+        dict.fromkeys(
+            difference for difference in known_differences if difference.old != difference.new
+        )
+    )
 
 
 def _at(value: object, *path: str) -> Any:
@@ -595,11 +610,11 @@ def _is_unknown(value: object) -> bool:
     return value == "" or (isinstance(value, Mapping) and "missing" in value)
 
 
-def _text(what: str, value: object) -> str:
+def _text(fact_name: str, value: object) -> str:
     if isinstance(value, bool):
         return "on" if value else "off"
     if isinstance(value, int | float):
-        match what:
+        match fact_name:
             case "memory":
                 return format_memory(value)
             case "budget":

@@ -116,10 +116,13 @@ class _Pair:
         tokens = {_tokens(self.base), _tokens(self.own)} - {None}
         return self.base.model != self.own.model or len(tokens) > 1
 
-    def speedup(self, **found: Any) -> Speedup:
+    def speedup(self, **fields_of_speedup: Any) -> Speedup:
         """Return the comparison as a `Speedup`."""
         return Speedup(
-            name=self.own.name, base=self.base_name, differences=self.differences, **found
+            name=self.own.name,
+            base=self.base_name,
+            differences=self.differences,
+            **fields_of_speedup,
         )
 
 
@@ -132,12 +135,12 @@ def speedups(results: Sequence[TrainingResult]) -> tuple[Speedup, ...]:
     if not passed:
         return ()
     bases = {result.model: result for result in reversed(passed)}
-    pairs = [(bases.get(own.model, passed[0]), own) for own in results]
+    pairs = [(bases.get(result.model, passed[0]), result) for result in results]
     return _judge(
         [
-            _Pair(base=base, own=own, differences=setting_differences(base, own))
-            for base, own in pairs
-            if own is not base
+            _Pair(base=base, own=result, differences=setting_differences(base, result))
+            for base, result in pairs
+            if result is not base
         ]
     )
 
@@ -145,7 +148,10 @@ def speedups(results: Sequence[TrainingResult]) -> tuple[Speedup, ...]:
 def against(base: TrainingResult, others: Sequence[TrainingResult]) -> tuple[Speedup, ...]:
     """Compare ``others`` with one experiment of their run; None stands for the base itself."""
     return _judge(
-        [_Pair(base=base, own=own, differences=setting_differences(base, own)) for own in others]
+        [
+            _Pair(base=base, own=other, differences=setting_differences(base, other))
+            for other in others
+        ]
     )
 
 
@@ -171,29 +177,35 @@ _FUSING = ("unfused", "attention", "optimizer")
 def worth_of_fusing(results: Sequence[TrainingResult]) -> tuple[tuple[str, Speedup], ...]:
     """Return what is computed unfused, and the fused training's speed over it, by fusion."""
     pairs: list[tuple[str, _Pair]] = []
-    for own in results:
-        written = [f"{key} = {own.settings.get(key)}" for key in _FUSING]
-        written = [each for each in written if each in FUSED or each.startswith("unfused = ")]
-        written = [each for each in written if each not in ("unfused = ", "unfused = None")]
-        same = _unfused_apart(own)
+    for result in results:
+        written = [f"{key} = {result.settings.get(key)}" for key in _FUSING]
+        written = [
+            setting for setting in written if setting in FUSED or setting.startswith("unfused = ")
+        ]
+        written = [
+            setting for setting in written if setting not in ("unfused = ", "unfused = None")
+        ]
+        same = _unfused_apart(result)
         fused = (
-            each
-            for each in results
-            if each.passed
-            and _unfused_apart(each) == same
-            and not each.settings.get("unfused")
-            and all(f"{key} = {each.settings.get(key)}" not in FUSED for key in _FUSING)
+            candidate
+            for candidate in results
+            if candidate.passed
+            and _unfused_apart(candidate) == same
+            and not candidate.settings.get("unfused")
+            and all(f"{key} = {candidate.settings.get(key)}" not in FUSED for key in _FUSING)
         )
         is_one = len(written) == 1 and written[0] in FUSED
-        if is_one and own.passed and (base := next(fused, None)) is not None:
-            pairs.append((FUSED[written[0]], _Pair(base=own, own=base, differences=())))
-    return tuple(zip([what for what, _ in pairs], _judge([p for _, p in pairs]), strict=True))
+        if is_one and result.passed and (base := next(fused, None)) is not None:
+            pairs.append((FUSED[written[0]], _Pair(base=result, own=base, differences=())))
+    return tuple(zip([name for name, _ in pairs], _judge([p for _, p in pairs]), strict=True))
 
 
-def _unfused_apart(own: TrainingResult) -> dict[str, Any]:
+def _unfused_apart(result: TrainingResult) -> dict[str, Any]:
     """Return every setting but those that take kernels apart."""
-    names = own.settings.keys() - {*_FUSING, "bar", "why", "comparable"}
-    return {"model": own.model, "framework": own.framework} | {n: own.settings[n] for n in names}
+    names = result.settings.keys() - {*_FUSING, "bar", "why", "comparable"}
+    return {"model": result.model, "framework": result.framework} | {
+        n: result.settings[n] for n in names
+    }
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -217,35 +229,43 @@ _MATMUL = "matrix product measured beside it"
 
 def bars(results: Sequence[TrainingResult]) -> tuple[Goal, ...]:
     """Return the trainings that have a ``bar``, each beside our fastest of its model."""
-    found = []
-    for own in results:
-        least = own.settings.get("bar")
+    goals = []
+    for result in results:
+        least = result.settings.get("bar")
         if not isinstance(least, float | int) or not least:
             continue
-        if own.framework == Layout().framework:
+        if result.framework == Layout().framework:
             base, ratio, reason = (
                 _MATMUL,
-                own.throughput.mfu_of_measured_matmul,
-                own.timing.disturbed,
+                result.throughput.mfu_of_measured_matmul,
+                result.timing.disturbed,
             )
             if ratio is not None and ratio > 1.0:
                 ratio, reason = None, f"it is faster than the {_MATMUL}, which says nothing then"
-            found.append(_bar(own.name, base, "", ratio, least, reason))
+            goals.append(_bar(result.name, base, "", ratio, least, reason))
             continue
         native = [
-            each
-            for each in results
-            if each.model == own.model and each.passed and each.framework == Layout().framework
+            candidate
+            for candidate in results
+            if candidate.model == result.model
+            and candidate.passed
+            and candidate.framework == Layout().framework
         ]
-        best = max(native, key=lambda each: each.throughput.samples_per_s or 0.0, default=None)
-        if best is None or not own.throughput.samples_per_s:
-            reason = f"{own.name}: {own.problem or 'not trained'}" if best else "ours did not train"
-            found.append(_bar(best.name if best else "ours", own.name, "", None, least, reason))
+        best = max(
+            native, key=lambda candidate: candidate.throughput.samples_per_s or 0.0, default=None
+        )
+        if best is None or not result.throughput.samples_per_s:
+            reason = (
+                f"{result.name}: {result.problem or 'not trained'}"
+                if best
+                else "ours did not train"
+            )
+            goals.append(_bar(best.name if best else "ours", result.name, "", None, least, reason))
             continue
-        ratio = (best.throughput.samples_per_s or 0.0) / own.throughput.samples_per_s
-        noisy = best.timing.disturbed or own.timing.disturbed
-        found.append(_bar(best.name, own.name, _kernels(own), ratio, least, noisy))
-    return tuple(found)
+        ratio = (best.throughput.samples_per_s or 0.0) / result.throughput.samples_per_s
+        noisy = best.timing.disturbed or result.timing.disturbed
+        goals.append(_bar(best.name, result.name, _kernels(result), ratio, least, noisy))
+    return tuple(goals)
 
 
 def _bar(
@@ -258,13 +278,13 @@ def _bar(
     return Goal(ratio=ratio, least=float(least), is_met=is_met, **how)
 
 
-def _kernels(own: TrainingResult) -> str:
-    if own.layout.found is None:
+def _kernels(result: TrainingResult) -> str:
+    if result.layout.found is None:
         return ""
-    kernels = own.layout.found.kernels
-    own_kernels = own.software_found.get("kernels")  # Megatron's: fused, of Transformer Engine
+    kernels = result.layout.found.kernels
+    own_kernels = result.software_found.get("kernels")  # Megatron's: fused, of Transformer Engine
     named = (kernels.attention_kernel or kernels.attention, kernels.replaced, own_kernels)
-    return ", ".join(each for each in named if each)
+    return ", ".join(name for name in named if name)
 
 
 # ---- experiments of two runs
@@ -319,20 +339,22 @@ def _results(view: RunView) -> dict[str, TrainingResult]:
         )
     cases = [record.case for record in view.records if record.benchmark == BENCHMARK]
     texts = {str(case.get("experiment")): case["data"] for case in cases if "data" in case}
-    found = {result.name: result for result in results}
-    for name, result in found.items():
+    results_by_name = {result.name: result for result in results}
+    for name, result in results_by_name.items():
         if result.settings and name in texts:
-            found[name] = replace(result, settings={**result.settings, "data": texts[name]})
-    return found
+            results_by_name[name] = replace(
+                result, settings={**result.settings, "data": texts[name]}
+            )
+    return results_by_name
 
 
-def _pair(base: TrainingResult, own: TrainingResult, sides: Sequence[RunView]) -> _Pair:
-    old, new = (_devices(view, own.name) for view in sides)
+def _pair(base: TrainingResult, result: TrainingResult, sides: Sequence[RunView]) -> _Pair:
+    old, new = (_devices(view, result.name) for view in sides)
     other = old and new and old != new
     return _Pair(
         base=base,
-        own=own,
-        differences=(*setting_differences(base, own), *_observed_differences(base, own)),
+        own=result,
+        differences=(*setting_differences(base, result), *_observed_differences(base, result)),
         two_runs=True,
         not_judged=f"another device: {one_line(old)} → {one_line(new)}" if other else None,
     )
@@ -341,21 +363,21 @@ def _pair(base: TrainingResult, own: TrainingResult, sides: Sequence[RunView]) -
 def _devices(view: RunView, name: str) -> str:
     """Return the models of device that an experiment ran on."""
     points = [r for r in view.records if r.benchmark == BENCHMARK and r.is_point]
-    found = {point.device for point in points if point.case.get("experiment") == name}
-    return ", ".join(sorted(device for device in found if device))
+    device_names = {point.device for point in points if point.case.get("experiment") == name}
+    return ", ".join(sorted(device for device in device_names if device))
 
 
-def _why_alone(view: RunView, which: str) -> str:
-    return f"not in the {which} run" + (", which was cut off" if view.verdict is None else "")
+def _why_alone(view: RunView, side: str) -> str:
+    return f"not in the {side} run" + (", which was cut off" if view.verdict is None else "")
 
 
 # ---- what differs
 
 
-def setting_differences(base: TrainingResult, own: TrainingResult) -> tuple[str, ...]:
+def setting_differences(base: TrainingResult, other: TrainingResult) -> tuple[str, ...]:
     """Return the device and the settings that differ; a key that only one side has is left out."""
-    whole = bool(base.settings and own.settings)
-    old, new = settings_of(base, whole=whole), settings_of(own, whole=whole)
+    whole = bool(base.settings and other.settings)
+    old, new = settings_of(base, whole=whole), settings_of(other, whole=whole)
     return _different((name, old[name], new[name]) for name in old if name in new and name != "bar")
 
 
@@ -374,12 +396,12 @@ def settings_of(result: TrainingResult, *, whole: bool) -> dict[str, Any]:
     Without ``whole`` the settings are what an older run stored of them.
     """
     software = {name: v for name, v in result.software_found.items() if name != "interpreter"}
-    own = {
+    settings = {
         "framework": result.framework,
         "model": result.model,
         "batch_size": result.layout.batch_size,
     }
-    return {**software, **own, **(result.settings if whole else result.layout.requested)}
+    return {**software, **settings, **(result.settings if whole else result.layout.requested)}
 
 
 def _setting_text(value: object) -> str:
@@ -399,12 +421,16 @@ def shortened(texts: Sequence[str]) -> list[str]:
     ]
 
 
-def _observed_differences(base: TrainingResult, own: TrainingResult) -> tuple[str, ...]:
+def _observed_differences(base: TrainingResult, other: TrainingResult) -> tuple[str, ...]:
     """Return differences observed under equal settings: devices, threads, transport."""
     pairs = [
-        ("cuda_visible_devices", base.layout.cuda_visible_devices, own.layout.cuda_visible_devices)
+        (
+            "cuda_visible_devices",
+            base.layout.cuda_visible_devices,
+            other.layout.cuda_visible_devices,
+        )
     ]
-    layouts = [side.layout.found for side in (base, own) if side.layout.found is not None]
+    layouts = [side.layout.found for side in (base, other) if side.layout.found is not None]
     if len(layouts) == 2:
         pairs += [
             (f"observed {key}", *(RANK_KEYS.get(layout, key) for layout in layouts))
@@ -460,10 +486,10 @@ def _rates(result: TrainingResult) -> list[float | None]:
     """Return samples a second of each round; None where it was noisy or has no times."""
     samples = _samples(result)
     return [
-        samples / fmean(trimmed(one.step_times_s))
-        if one.disturbed is None and min(one.step_times_s, default=0.0) > 0.0
+        samples / fmean(trimmed(training_round.step_times_s))
+        if training_round.disturbed is None and min(training_round.step_times_s, default=0.0) > 0.0
         else None
-        for one in result.timing.rounds
+        for training_round in result.timing.rounds
     ]
 
 
@@ -501,7 +527,7 @@ def _judge(pairs: Sequence[_Pair]) -> tuple[Speedup, ...]:
     """Judge all pairs at once: of the changes that are called, at most 5 % are false."""
     reasons = [_why_not(pair) for pair in pairs]
     ratios = {n: _ratio(pair) for n, pair in enumerate(pairs) if reasons[n] is None}
-    changes = judge_changes([(found, True) for found, _ in ratios.values()])
+    changes = judge_changes([(comparison, True) for comparison, _ in ratios.values()])
     judged = dict(zip(ratios, (change for change, _ in changes), strict=True))
     return tuple(
         _with_ratio(pair, *ratios[n], judged[n], len(ratios))
@@ -511,18 +537,20 @@ def _judge(pairs: Sequence[_Pair]) -> tuple[Speedup, ...]:
     )
 
 
-def _with_ratio(pair: _Pair, found: Comparison, basis: str, change: Change, count: int) -> Speedup:
+def _with_ratio(
+    pair: _Pair, comparison: Comparison, basis: str, change: Change, count: int
+) -> Speedup:
     base_noise = pair.base.timing.disturbed and f"{pair.base_name}: {pair.base.timing.disturbed}"
     reason = pair.own.timing.disturbed or base_noise or pair.not_judged
     is_judged = not reason
     if is_judged and change is Change.CANNOT_TELL:
-        inside = found.interval.low <= 1.0 <= found.interval.high
+        inside = comparison.interval.low <= 1.0 <= comparison.interval.high
         unclear = f"not clear enough for one of {count} comparisons"
         reason = "the interval holds 1" if inside else unclear
     return pair.speedup(
-        ratio=found.ratio,
-        low=found.interval.low,
-        high=found.interval.high,
+        ratio=comparison.ratio,
+        low=comparison.interval.low,
+        high=comparison.interval.high,
         change=change if is_judged else Change.CANNOT_TELL,
         reason=reason,
         is_judged=is_judged,

@@ -114,18 +114,18 @@ def _largest(shared: Iterable[_Members]) -> list[_Members]:
     for members in shared:
         first = next(iter(members.values()))
         family = kind_text(first.benchmark, first.case)
-        held = best.get(family, {})
-        if len(members) > max(1, len(held)) or (
-            len(members) == len(held) and _is_better(members, held)
+        best_members = best.get(family, {})
+        if len(members) > max(1, len(best_members)) or (
+            len(members) == len(best_members) and _is_better(members, best_members)
         ):
             best[family] = members
     return list(best.values())
 
 
-def _is_better(members: _Members, held: _Members) -> bool:
+def _is_better(members: _Members, best_members: _Members) -> bool:
     """Return whether the best of some members is better than the best so far."""
-    best = best_row([*held.values(), *members.values()])
-    return best is not None and best not in held.values()
+    best = best_row([*best_members.values(), *members.values()])
+    return best is not None and best not in best_members.values()
 
 
 def _group(members: _Members, peers: Iterable[Peer]) -> PeerGroup:

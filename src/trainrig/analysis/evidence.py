@@ -99,8 +99,8 @@ class Drop:
         """The level's GPU in the machine's snapshot, or None."""
         gpus = at_path(self.view.machine, "gpus")
         index = self.record.device_index
-        found = gpus if isinstance(gpus, list | tuple) else ()
-        return next((gpu for gpu in found if at_path(gpu, "index") == index), None)
+        gpu_rows = gpus if isinstance(gpus, list | tuple) else ()
+        return next((gpu for gpu in gpu_rows if at_path(gpu, "index") == index), None)
 
     def because(
         self,
@@ -141,27 +141,27 @@ def work_of(benchmark: str, case: Case) -> Work | None:
         return None
 
 
-def memory_rate(view: RunView, own: Sequence[Row]) -> float | None:
+def memory_rate(view: RunView, device_rows: Sequence[Row]) -> float | None:
     """Return the best cold stream of a device's rows, else the memory bandwidth that is claimed."""
-    return measured_memory(own) or claimed_memory(view, own)
+    return measured_memory(device_rows) or claimed_memory(view, device_rows)
 
 
-def measured_memory(own: Sequence[Row]) -> float | None:
+def measured_memory(device_rows: Sequence[Row]) -> float | None:
     """Return the best cold stream of a device's rows."""
-    best = best_record(row.measured for row in own if is_cold_stream(row))
+    best = best_record(row.measured for row in device_rows if is_cold_stream(row))
     return best.value if best is not None else None
 
 
-def claimed_memory(view: RunView, own: Sequence[Row]) -> float | None:
+def claimed_memory(view: RunView, device_rows: Sequence[Row]) -> float | None:
     """Return the memory bandwidth that is claimed for the device of these rows."""
-    owners = {row.device for row in own}
+    owners = {row.device for row in device_rows}
     claims = (r for r in view.records if r.kind is Kind.CLAIMED and r.benchmark == MEMORY_CLAIM)
     return next((claim.value for claim in claims if claim.device in owners and claim.value), None)
 
 
-def cache_of(view: RunView, own: Sequence[Row]) -> tuple[float, str] | None:
+def cache_of(view: RunView, device_rows: Sequence[Row]) -> tuple[float, str] | None:
     """Return bytes and name of the last cache before a device's memory, all instances together."""
-    first = next(iter(own), None)
+    first = next(iter(device_rows), None)
     if first is None:
         return None
     if first.index is not None:
@@ -169,7 +169,7 @@ def cache_of(view: RunView, own: Sequence[Row]) -> tuple[float, str] | None:
         return (chip.memory.l2, "L2") if chip is not None and chip.memory.l2 else None
     caches = at_path(view.machine, "cpu", "caches")
     known = caches if isinstance(caches, list | tuple) else ()
-    sizes = {str(at_path(each, "name")): plain(at_path(each, "total_bytes")) for each in known}
+    sizes = {str(at_path(cache, "name")): plain(at_path(cache, "total_bytes")) for cache in known}
     levels = [(size, name) for name, size in sizes.items() if size and name[:1] == "L"]
     return max(levels, key=lambda level: level[1], default=None)
 

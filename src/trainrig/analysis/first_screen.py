@@ -111,8 +111,8 @@ def taken(view: RunView) -> Taken:
 def _time_of(value: object) -> datetime | None:
     """Return a moment with its zone; None for anything else that a file may hold."""
     try:
-        found = value if isinstance(value, datetime) else datetime.fromisoformat(str(value))
-        return found if found.tzinfo is not None else found.replace(tzinfo=UTC)
+        moment = value if isinstance(value, datetime) else datetime.fromisoformat(str(value))
+        return moment if moment.tzinfo is not None else moment.replace(tzinfo=UTC)
     except (ValueError, OverflowError):
         return None
 
@@ -130,12 +130,12 @@ def headline(view: RunView, waterfalls: Sequence[Waterfall]) -> str:
     """Return one plain sentence; empty where no number can stand for the machine."""
     if is_burn(view):
         return burn_headline(view)
-    found = _levels(view, waterfalls)
-    if step := _lead(found, waterfalls, Role.STEP):
+    levels = _levels(view, waterfalls)
+    if step := _lead(levels, waterfalls, Role.STEP):
         return " ".join(
-            filter(None, (_step_sentence(step, _matmul_above(step, found)), _loss_sentence(view)))
+            filter(None, (_step_sentence(step, _matmul_above(step, levels)), _loss_sentence(view)))
         )
-    trained = [one for one in readable(view) if one.throughput.samples_per_s]
+    trained = [result for result in readable(view) if result.throughput.samples_per_s]
     if trained:
         best = _best_training(trained)
         fastest = f", the fastest of {len(trained)} trainings" if len(trained) > 1 else ""
@@ -146,10 +146,10 @@ def headline(view: RunView, waterfalls: Sequence[Waterfall]) -> str:
         model = _model_name(best.model)
         how = f"{model} in {precision}" if precision else model
         return f"Trains {how} at {rate}{fastest}."
-    if product := _lead(found, waterfalls, Role.PRODUCT):
+    if product := _lead(levels, waterfalls, Role.PRODUCT):
         dtype, rate = dtype_of(product.record.case), _rate(product.level)
         return f"Multiplies {dtype} matrices at {rate}; no training step was measured."
-    return "" if found else _moved_sentence(view)
+    return "" if levels else _moved_sentence(view)
 
 
 def _moved_sentence(view: RunView) -> str:
@@ -161,22 +161,22 @@ def _moved_sentence(view: RunView) -> str:
     )
     if moved is None:
         return ""
-    rate, what = (
+    rate, description = (
         format_quantity(moved.value or 0.0, moved.unit),
         case_text(moved.benchmark, moved.case),
     )
     if bound := bound_of(moved):
-        return f"Moves {spelled(rate, bound)}: {what}."
-    return f"Moves {rate} at the most: {what}."
+        return f"Moves {spelled(rate, bound)}: {description}."
+    return f"Moves {rate} at the most: {description}."
 
 
 def _best_training(trained: Iterable[TrainingResult]) -> TrainingResult:
     """Return the training that the sentence, the number and the actions refer to: the fastest."""
     return max(
         trained,
-        key=lambda one: (
-            one.throughput.model_flops_per_s_per_device or 0.0,
-            one.throughput.samples_per_s or 0.0,
+        key=lambda result: (
+            result.throughput.model_flops_per_s_per_device or 0.0,
+            result.throughput.samples_per_s or 0.0,
         ),
     )
 
@@ -258,34 +258,38 @@ def key_numbers(view: RunView, waterfalls: Sequence[Waterfall]) -> tuple[KeyNumb
     """Return the numbers for training, matmul, memory and disk; what was not measured has none."""
     if is_burn(view):
         return tuple(_burn_numbers(view))
-    found = _levels(view, waterfalls)
+    levels = _levels(view, waterfalls)
     lead = leading(waterfalls)
-    step = _lead(found, waterfalls, Role.STEP)
-    matmul = _lead(found, waterfalls, Role.PRODUCT)
+    step = _lead(levels, waterfalls, Role.STEP)
+    matmul = _lead(levels, waterfalls, Role.PRODUCT)
     training = _training_number(view, matmul)
     if training is None and step is not None:
         training = _step_number(view, step)
-    is_gpu = lead.is_gpu if lead is not None else any(each.waterfall.is_gpu for each in found)
-    streams = [each for each in found if each.waterfall.quantity == MEMORY.name]
-    memory = _best([each for each in streams if each.waterfall.is_gpu == is_gpu] or streams)
-    disks = [each for each in found if role_of(each.record.benchmark) is Role.DISK]
-    first = next((each.waterfall.quantity for each in disks), None)  # read, then written
-    disk = _best(each for each in disks if each.waterfall.quantity == first)
-    own = {owner_of(record.source) for record in view.records} if is_published(view) else set()
-    made = [training]
+    is_gpu = lead.is_gpu if lead is not None else any(level.waterfall.is_gpu for level in levels)
+    streams = [level for level in levels if level.waterfall.quantity == MEMORY.name]
+    memory = _best([level for level in streams if level.waterfall.is_gpu == is_gpu] or streams)
+    disks = [level for level in levels if role_of(level.record.benchmark) is Role.DISK]
+    first = next((level.waterfall.quantity for level in disks), None)  # read, then written
+    disk = _best(level for level in disks if level.waterfall.quantity == first)
+    own_sources = (
+        {owner_of(record.source) for record in view.records} if is_published(view) else set()
+    )
+    numbers = [training]
     if matmul is not None:
         case = matmul.record.case
-        what = ", ".join(filter(None, (str(dtype_of(case)), _of_claim(matmul))))
-        made.append(_number("Best matmul", matmul, what, own))
+        description = ", ".join(filter(None, (str(dtype_of(case)), _of_claim(matmul))))
+        numbers.append(_number("Best matmul", matmul, description, own_sources))
     if memory is not None:
-        made.append(_number("Memory bandwidth", memory, _of_claim(memory) or _case(memory), own))
+        numbers.append(
+            _number("Memory bandwidth", memory, _of_claim(memory) or _case(memory), own_sources)
+        )
     if disk is not None:
-        made.append(_number(f"Disk, {disk.level.name.lower()}", disk, _case(disk), own))
+        numbers.append(_number(f"Disk, {disk.level.name.lower()}", disk, _case(disk), own_sources))
     else:
-        made += _link_number(view)
+        numbers += _link_number(view)
     if not _measures_more(view):
-        made += _of_training(view)
-    return tuple(each for each in made if each is not None)
+        numbers += _of_training(view)
+    return tuple(number for number in numbers if number is not None)
 
 
 def _case(measured: _Level) -> str:
@@ -300,18 +304,18 @@ def _burn_numbers(view: RunView) -> Iterator[KeyNumber]:
     if not points:
         return
     errors = sum(device.errors for device in devices)
-    what = f"{errors:,} wrong" if errors else "none wrong"
+    description = f"{errors:,} wrong" if errors else "none wrong"
     compared = sum(point.number("checked") for point in points)
     if compared or errors:
-        yield KeyNumber(name="Results compared", value=compared, unit="", what=what)
+        yield KeyNumber(name="Results compared", value=compared, unit="", what=description)
     for name, unit in (("Best rate", "FLOP/s"), ("Memory", "B/s")):
         rated = {id(p.measured): p for p in points if p.record.unit == unit}
         if (best := best_record(point.measured for point in rated.values())) is not None:
-            own = rated[id(best)]
-            what = "" if own.name == name.lower() else own.name
+            part = rated[id(best)]
+            description = "" if part.name == name.lower() else part.name
             is_least = bool(bound_of(best))
             yield KeyNumber(
-                name=name, value=own.rate or 0.0, unit=unit, what=what, is_least=is_least
+                name=name, value=part.rate or 0.0, unit=unit, what=description, is_least=is_least
             )
     if hot := [device for device in devices if device.temperature_c]:
         hottest = max(hot, key=lambda device: device.temperature_c.high)  # type: ignore[union-attr]
@@ -364,14 +368,18 @@ def _of_claim(measured: _Level) -> str:
     return f"{marked(format_share(share), level.bound)} of its {claim_word(measured.record)}"
 
 
-def _number(name: str, measured: _Level, what: str, own_sources: Collection[str] = ()) -> KeyNumber:
+def _number(
+    name: str, measured: _Level, description: str, own_sources: Collection[str] = ()
+) -> KeyNumber:
     """Make a key number; figures of ``own_sources`` are the run's, not others'."""
     return KeyNumber(
         name=name,
         value=measured.level.value or 0.0,
         unit=measured.level.unit,
         is_least=measured.level.bound == AT_LEAST,
-        what=what if measured.level.bound != ABOUT else f"{what}, noisy: may be less or more",
+        what=description
+        if measured.level.bound != ABOUT
+        else f"{description}, noisy: may be less or more",
         others=_others(measured, own_sources),
     )
 
@@ -383,20 +391,20 @@ def _step_number(view: RunView, step: _Level) -> KeyNumber:
     if claim and (step.level.value or 0.0) <= _ABOVE * claim:
         mfu = f"MFU {format_share((step.level.value or 0.0) / claim)}"
         words.append(f"{mfu} of a reference" if is_reference(record) else mfu)
-    made = _number("Training", step, ", ".join(words))
+    key_number = _number("Training", step, ", ".join(words))
     rates = [
-        each.value
-        for each in view.records
-        if each.metric == "token_rate"
-        and (each.case, each.device_count) == (record.case, record.device_count)
+        record.value
+        for record in view.records
+        if record.metric == "token_rate"
+        and (record.case, record.device_count) == (record.case, record.device_count)
     ]
     if rates and rates[0]:
-        return replace(made, value=rates[0], unit="token/s", others=None)
-    return made
+        return replace(key_number, value=rates[0], unit="token/s", others=None)
+    return key_number
 
 
 def _training_number(view: RunView, matmul: _Level | None) -> KeyNumber | None:
-    trained = [one for one in readable(view) if one.throughput.tokens_per_s]
+    trained = [result for result in readable(view) if result.throughput.tokens_per_s]
     if not trained:
         return None
     best = _best_training(trained)
@@ -429,13 +437,13 @@ def _training_number(view: RunView, matmul: _Level | None) -> KeyNumber | None:
     )
 
 
-def _trained_by_others(view: RunView, own: TrainingResult) -> PublishedRange | None:
+def _trained_by_others(view: RunView, result: TrainingResult) -> PublishedRange | None:
     """Return published trainings of the same experiment on devices of the same name."""
-    names = {device.name for device in own.layout.devices}
+    names = {device.name for device in result.layout.devices}
     rates = [
-        figure.tokens_per_s_per_device * max(1, len(own.layout.devices))
+        figure.tokens_per_s_per_device * max(1, len(result.layout.devices))
         for figure in published_figures(view)
-        if figure.experiment == own.name and figure.device in names
+        if figure.experiment == result.name and figure.device in names
     ]
     return PublishedRange(low=min(rates), high=max(rates), num=len(rates)) if rates else None
 
@@ -454,20 +462,20 @@ def actions(
     step = _lead(_levels(view, waterfalls), waterfalls, Role.STEP)
     gains = list(_gains(step)) if step is not None else []
     # A cause and what to do about it come before a search for one.
-    gains.sort(key=lambda one: (one.what.endswith(_WITHOUT_CAUSE), -(one.gain or 0.0)))
-    gains = gains or sorted(_own_gains(view), key=lambda one: -(one.gain or 0.0))
-    found = [*_to_do(findings, "error"), *gains, *_to_do(findings, "warning")]
+    gains.sort(key=lambda action: (action.what.endswith(_WITHOUT_CAUSE), -(action.gain or 0.0)))
+    gains = gains or sorted(_own_gains(view), key=lambda action: -(action.gain or 0.0))
+    candidates = [*_to_do(findings, "error"), *gains, *_to_do(findings, "warning")]
     worst = largest_gap(waterfalls)
     if not gains and worst is not None and worst.gap.next:
-        what = f"{worst.waterfall.title}: {worst.gap.cause}"
-        found.append(_with_command(Action(what=what, next=worst.gap.next)))
-    return tuple(found[:ACTIONS])
+        description = f"{worst.waterfall.title}: {worst.gap.cause}"
+        candidates.append(_with_command(Action(what=description, next=worst.gap.next)))
+    return tuple(candidates[:ACTIONS])
 
 
 def _to_do(findings: Sequence[Finding], severity: str) -> Iterator[Action]:
     """Return the actions of findings: one that settles several findings is listed once."""
-    asked = [each for each in findings if each.severity == severity and each.fix]
-    for fix, same in grouped(asked, lambda each: each.fix).items():
+    fixable = [finding for finding in findings if finding.severity == severity and finding.fix]
+    for fix, same in grouped(fixable, lambda finding: finding.fix).items():
         more = f" (and {len(same) - 1} more)" if len(same) > 1 else ""
         yield _with_command(Action(what=f"{same[0].evidence}{more}", next=fix))
 
@@ -495,18 +503,20 @@ def _gains(step: _Level) -> Iterator[Action]:
     case = step.record.case
     for share in gap.shares if gap is not None else ():
         time = share.seconds * _ceiling(step) / (share.amount or 1.0)
-        what, how, options = share.name.partition(", by ")[0], share.next, share.options
+        description, how, options = share.name.partition(", by ")[0], share.next, share.options
         if share.name == NOT_EXPLAINED:
             amount = format_quantity(share.amount, step.level.unit)
-            what = f"{amount} of the step {_WITHOUT_CAUSE}"
+            description = f"{amount} of the step {_WITHOUT_CAUSE}"
             how, options = "train it alone: its report splits each step's time into parts", " "
-        yield from _gain(what, share.seconds, time, how, _command(case, options))
+        yield from _gain(description, share.seconds, time, how, _command(case, options))
 
 
 def _own_gains(view: RunView) -> Iterator[Action]:
     """Return the time that the parts of the best training's own step cost."""
     trained = [
-        one for one in readable(view) if one.timing.step_time_s and one.throughput.samples_per_s
+        result
+        for result in readable(view)
+        if result.timing.step_time_s and result.throughput.samples_per_s
     ]
     if not trained:
         return
@@ -522,11 +532,13 @@ def _own_gains(view: RunView) -> Iterator[Action]:
         )
 
 
-def _gain(what: str, seconds: float, time: float, how: str, command: str) -> Iterator[Action]:
+def _gain(
+    description: str, seconds: float, time: float, how: str, command: str
+) -> Iterator[Action]:
     """Yield the action against a cause; nothing where the step without it is hardly faster."""
     gain = seconds / (time - seconds) if 0.0 < seconds < time else 0.0
     if how and gain >= _LEAST_GAIN:
-        yield Action(what=what, gain=gain, next=how, command=command)
+        yield Action(what=description, gain=gain, next=how, command=command)
 
 
 def _ceiling(step: _Level) -> float:
@@ -547,25 +559,25 @@ def _levels(view: RunView, waterfalls: Iterable[Waterfall]) -> list[_Level]:
     """Return every level with a value, of waterfalls in their order: the headline's first."""
     by_id = {record.id: record for record in view.records}
     return [
-        _Level(waterfall=each, level=level, record=by_id[level.record])
-        for each in waterfalls
-        for level in each.levels[1:]
+        _Level(waterfall=waterfall, level=level, record=by_id[level.record])
+        for waterfall in waterfalls
+        for level in waterfall.levels[1:]
         if level.value is not None and level.record in by_id
     ]
 
 
 def _lead(levels: Iterable[_Level], waterfalls: Sequence[Waterfall], role: Role) -> _Level | None:
     """Return the best level of one kind: of the headline's waterfall, else of any."""
-    mine = [each for each in levels if role_of(each.record.benchmark) is role]
+    mine = [level for level in levels if role_of(level.record.benchmark) is role]
     lead = leading(waterfalls)
-    of_lead = [each for each in mine if each.waterfall is lead]
-    return _best(of_lead or [each for each in mine if each.waterfall.relevance < 3] or mine)
+    of_lead = [level for level in mine if level.waterfall is lead]
+    return _best(of_lead or [level for level in mine if level.waterfall.relevance < 3] or mine)
 
 
 def _best(levels: Iterable[_Level]) -> _Level | None:
     """Return the level with the best record."""
     return max(
-        (each for each in levels if is_valid(each.record)),
-        key=lambda each: (sure_value(each.record), each.record.disturbed is None),
+        (level for level in levels if is_valid(level.record)),
+        key=lambda level: (sure_value(level.record), level.record.disturbed is None),
         default=None,
     )

@@ -99,9 +99,9 @@ def is_pair(record: Record) -> bool:
 
 def range_of_numbers(values: Sequence[float], unit: str, metric: str = "", joined: str = "") -> str:
     """Return the range of some numbers: ``16.9 to 17.2 TFLOPS``; one if all read alike."""
-    shown = list(dict.fromkeys(number_text(each, unit, metric) for each in values))
-    if len(shown) == 1:
-        return shown[0]
+    texts = list(dict.fromkeys(number_text(value, unit, metric) for value in values))
+    if len(texts) == 1:
+        return texts[0]
     low, high = (number_text(pick(values), unit, metric) for pick in (min, max))
     word = joined or ("and" if len(values) == 2 else "to")
     number, _, spelled = low.partition(" ")
@@ -149,11 +149,13 @@ def _what_of(record: Record, alike: Sequence[Record]) -> str:
     """Return the case in words, with what sets it apart from others that read the same."""
     case = {name: value for name, value in record.case.items() if name not in _SAID}
     text = capital(case_text(record.benchmark, case)) if case else ""
-    names = dict.fromkeys(name for one in alike for name in one.case)
-    apart = [name for name in names if len({str(one.case.get(name)) for one in alike}) > 1]
+    names = dict.fromkeys(name for record in alike for name in record.case)
+    differing_keys = [
+        name for name in names if len({str(record.case.get(name)) for record in alike}) > 1
+    ]
     more = [
         f"{plain_name(name)} {record.case[name]}"
-        for name in apart
+        for name in differing_keys
         if record.case.get(name) is not None
     ]
     return ", ".join(filter(None, (text, *more)))
@@ -162,9 +164,10 @@ def _what_of(record: Record, alike: Sequence[Record]) -> str:
 def _alike(records: Sequence[Record]) -> dict[str, list[Record]]:
     """Return records by id: those of the same metric and device whose cases read the same."""
     groups = grouped(
-        records, lambda one: (one.metric, one.device, one.device_index, _what_of(one, ()))
+        records,
+        lambda record: (record.metric, record.device, record.device_index, _what_of(record, ())),
     )
-    return {one.id: own for own in groups.values() for one in own}
+    return {record.id: members for members in groups.values() for record in members}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -184,8 +187,8 @@ def read_groups(view: RunView) -> tuple[ReadGroup, ...]:
         points, lambda r: (*(str(r.conditions.get(n, "")) for n in _FILES), r.benchmark)
     )
     return tuple(
-        ReadGroup(tool=tool, file=file, benchmark=benchmark, numbers=_numbers(own, view))
-        for (tool, file, benchmark), own in groups.items()
+        ReadGroup(tool=tool, file=file, benchmark=benchmark, numbers=_numbers(group_records, view))
+        for (tool, file, benchmark), group_records in groups.items()
     )
 
 
@@ -224,16 +227,20 @@ class LeadNumbers:
     def text(self) -> str:
         """The values with their unit, such as ``118.6 and 122.3 TFLOPS``."""
         record = self.first_record
-        return range_of_numbers([one.value for one in self.numbers], record.unit, record.metric)
+        return range_of_numbers(
+            [number.value for number in self.numbers], record.unit, record.metric
+        )
 
 
 def lead_numbers(group: ReadGroup) -> LeadNumbers | None:
     """Return the best case of the metric that says most; None without a rate or time."""
     pairs = [
-        one for one in group.numbers if is_pair(one.record) and one.record.case.get("ways") == 1
+        number
+        for number in group.numbers
+        if is_pair(number.record) and number.record.case.get("ways") == 1
     ]
     chosen = pairs or group.numbers
-    units = {one.record.metric: one.record.unit for one in chosen}
+    units = {number.record.metric: number.record.unit for number in chosen}
 
     def order(metric: str) -> tuple[int, int]:
         rank = 0 if units[metric].endswith("/s") else 1 if units[metric] == "s" else 2
@@ -243,15 +250,17 @@ def lead_numbers(group: ReadGroup) -> LeadNumbers | None:
     if not known:
         return None
     metric = min(known, key=order)
-    own = [one for one in chosen if one.record.metric == metric]
-    case = _best(own).record.case
-    return LeadNumbers(numbers=tuple(one for one in own if one.record.case == case))
+    metric_numbers = [number for number in chosen if number.record.metric == metric]
+    case = _best(metric_numbers).record.case
+    return LeadNumbers(
+        numbers=tuple(number for number in metric_numbers if number.record.case == case)
+    )
 
 
 def _best(numbers: Sequence[ReadNumber]) -> ReadNumber:
     """Return the best of some numbers of one unit; the first where none is above zero."""
-    best = best_record(one.record for one in numbers)
-    return next((one for one in numbers if one.record is best), numbers[0])
+    best = best_record(number.record for number in numbers)
+    return next((number for number in numbers if number.record is best), numbers[0])
 
 
 def imported_headline(view: RunView) -> str:
@@ -262,8 +271,10 @@ def imported_headline(view: RunView) -> str:
     groups = read_groups(view)
     for group, lead in _leads(groups):
         return f"{_lead_sentence(group, lead)}{_published_part(lead) or '.'}"
-    if tests := [one for one in view.records if one.is_point and one.benchmark == HEALTH]:
-        passed = sum(one.value is not None for one in tests)
+    if tests := [
+        record for record in view.records if record.is_point and record.benchmark == HEALTH
+    ]:
+        passed = sum(record.value is not None for record in tests)
         return f"{passed} of {counted(len(tests), 'health test')} passed."
     values = sum(len(group.numbers) for group in groups)
     if values:
@@ -290,17 +301,21 @@ def _lead_sentence(group: ReadGroup, lead: LeadNumbers) -> str:
     record = lead.first_record
     if role_of(group.benchmark) is Role.STEP:
         return _training_sentence(group, lead)
-    where = _where([one.record for one in lead.numbers])
+    where = _where([number.record for number in lead.numbers])
     words = "" if record.unit.endswith("/s") else metric_words(record.metric)
-    what = ", ".join(filter(None, (lead.first.what, words))) or "Read"
-    return f"{capital(what)}: {lead.text}{where} ({record_tool(record)})"
+    description = ", ".join(filter(None, (lead.first.what, words))) or "Read"
+    return f"{capital(description)}: {lead.text}{where} ({record_tool(record)})"
 
 
 def _training_sentence(group: ReadGroup, lead: LeadNumbers) -> str:
     """Return ``Trains gpt2-medium in fp16 at 12.35k tokens/s, 1.25 s a step, on 2 GPUs``."""
     record = lead.first_record
     name, precision = record.case.get("model"), dtype_of(record.case)
-    same = {one.record.metric: one for one in group.numbers if one.record.case == record.case}
+    same = {
+        number.record.metric: number
+        for number in group.numbers
+        if number.record.case == record.case
+    }
     is_rate = record.unit.endswith("/s")
     trained = "Trains" + (f" {name}" if name else "") + (f" in {precision}" if precision else "")
     trained += f" at {lead.text}" if is_rate else ""
@@ -313,7 +328,7 @@ def _training_sentence(group: ReadGroup, lead: LeadNumbers) -> str:
 def _where(records: Sequence[Record]) -> str:
     """Return the cards as the end of a sentence: `` on 2 × RTX 4090``; empty if not known."""
     record = records[0]
-    count = max(record.num_devices, len({each.device_index for each in records}))
+    count = max(record.num_devices, len({record.device_index for record in records}))
     if is_unnamed(record.device):
         return f" on {counted(count, 'GPU')}" if count > 1 else ""
     return f" on {count} × {record.device}" if count > 1 else f" on {record.device}"
@@ -345,21 +360,26 @@ def cards_text(view: RunView) -> str:
 
 def imported_devices(view: RunView) -> str:
     """Return the cards that files name, else how many there are, else the files' names."""
-    seen: dict[str, set[int]] = {}
+    indices_by_device: dict[str, set[int]] = {}
     counts: Counter[str] = Counter()
     for record in view.records:
         if record.is_point and record.device and not is_unnamed(record.device):
-            own = seen.setdefault(record.device, set())
-            own |= set() if record.device_index is None else {record.device_index}
+            indices = indices_by_device.setdefault(record.device, set())
+            indices |= set() if record.device_index is None else {record.device_index}
             counts[record.device] = max(counts[record.device], record.num_devices)
     # Of several models it is not known how many of each worked at the same time.
     numbers = {
-        name: max(1, len(seen[name]), counts[name] if len(seen) == 1 else 0) for name in seen
+        name: max(
+            1, len(indices_by_device[name]), counts[name] if len(indices_by_device) == 1 else 0
+        )
+        for name in indices_by_device
     }
     named = [f"{n} × {name}" if n > 1 else name for name, n in sorted(numbers.items())]
     files = view.config.get("imported")
     listed = files if isinstance(files, list | tuple) else ()
-    names = [str(each.get("file")) for each in listed if isinstance(each, Mapping)]
+    names = [
+        str(file_entry.get("file")) for file_entry in listed if isinstance(file_entry, Mapping)
+    ]
     return ", ".join(named) or cards_text(view) or ", ".join(names) or view.name
 
 
@@ -386,11 +406,11 @@ _MOST_NUMBERS = 4
 
 def named_numbers(view: RunView) -> tuple[NamedNumber, ...]:
     """Return the leading number of each group; of a training several."""
-    found: dict[tuple[str, str], NamedNumber] = {}
+    numbers_by_name: dict[tuple[str, str], NamedNumber] = {}
     for group, lead in _leads(read_groups(view)):
-        for one in _named(group, lead):
-            found.setdefault((one.name, one.number.record.benchmark), one)
-    return tuple(found.values())[:_MOST_NUMBERS]
+        for number in _named(group, lead):
+            numbers_by_name.setdefault((number.name, number.number.record.benchmark), number)
+    return tuple(numbers_by_name.values())[:_MOST_NUMBERS]
 
 
 def _named(group: ReadGroup, lead: LeadNumbers) -> Iterator[NamedNumber]:
@@ -399,7 +419,7 @@ def _named(group: ReadGroup, lead: LeadNumbers) -> Iterator[NamedNumber]:
         yield NamedNumber(name=name, number=lead.first)
         return
     case: Mapping[str, Scalar] | Case = lead.first_record.case
-    same = {one.record.metric: one for one in group.numbers if one.record.case == case}
+    same = {number.record.metric: number for number in group.numbers if number.record.case == case}
     for metric, name in _TRAINING_NUMBERS.items():
         if metric in same:
             yield NamedNumber(name=name, number=same[metric])
@@ -420,17 +440,20 @@ class ReadComparison:
 
 def comparisons(view: RunView) -> Iterator[ReadComparison]:
     """Yield published figures of the same operations, then the tools' own health tests."""
-    for card, own in grouped(best_beside_published(view), lambda one: one.place.card).items():
-        worse = [one for one in own if one.place.is_worse(one.number.value)]
-        shown = (worse or own)[0]
-        what = shown.number.what or metric_words(shown.number.record.metric)
+    for card, card_numbers in grouped(
+        best_beside_published(view), lambda beside: beside.place.card
+    ).items():
+        worse = [beside for beside in card_numbers if beside.place.is_worse(beside.number.value)]
+        first_number = (worse or card_numbers)[0]
+        description = first_number.number.what or metric_words(first_number.number.record.metric)
         yield ReadComparison(
             name=f"figures that others published of {card}",
-            evidence=f"{what}: {shown.number.text}; published: {place_text(shown.place)}",
+            evidence=f"{description}: {first_number.number.text}; "
+            f"published: {place_text(first_number.place)}",
             agrees=not worse,
         )
-    tests = [one for one in view.records if one.is_point and one.benchmark == HEALTH]
-    if tests and all(one.value for one in tests):
+    tests = [test for test in view.records if test.is_point and test.benchmark == HEALTH]
+    if tests and all(test.value for test in tests):
         yield ReadComparison(
             name="the answers that its health tests expect",
             evidence=f"{counted(len(tests), 'health test')} passed",
@@ -451,11 +474,16 @@ def best_beside_published(view: RunView) -> list[BesidePublished]:
 
     Noise only slows: what is as fast as others' at one size is able.
     """
-    found = [
-        BesidePublished(number=one, place=one.place)
+    placed_numbers = [
+        BesidePublished(number=number, place=number.place)
         for group in read_groups(view)
-        for one in group.numbers
-        if one.place is not None and one.record.unit.endswith("/s")
+        for number in group.numbers
+        if number.place is not None and number.record.unit.endswith("/s")
     ]
-    kinds = grouped(found, lambda one: (one.number.record.device_index, one.place.kind))
-    return [max(own, key=lambda one: one.number.value / one.place.low) for own in kinds.values()]
+    kinds = grouped(
+        placed_numbers, lambda beside: (beside.number.record.device_index, beside.place.kind)
+    )
+    return [
+        max(members, key=lambda beside: beside.number.value / beside.place.low)
+        for members in kinds.values()
+    ]

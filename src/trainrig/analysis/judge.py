@@ -165,12 +165,12 @@ def _outcome(
     interrupted: str | None,
 ) -> tuple[Outcome, str]:
     # What is slow on a machine that changed meanwhile may be sound.
-    doubtful = _OF_SPEED if any(found.id == CHANGED for found in findings) else ()
-    faults = (found for found in findings if found.id not in (*NOT_DONE, *doubtful))
+    doubtful = _OF_SPEED if any(finding.id == CHANGED for finding in findings) else ()
+    faults = (finding for finding in findings if finding.id not in (*NOT_DONE, *doubtful))
     if (fault := first_fault(faults)) is not None:
         return Outcome.FAIL, fault
-    findings = [found for found in findings if found.id not in doubtful]
-    doubt = first_fault(found for found in findings if found.id != _STEP_NOT_DONE)
+    findings = [finding for finding in findings if finding.id not in doubtful]
+    doubt = first_fault(finding for finding in findings if finding.id != _STEP_NOT_DONE)
     if doubt or interrupted or not steps:
         never = "nothing was planned: the run was cut off before that"
         return Outcome.INCOMPLETE, doubt or interrupted or never
@@ -180,8 +180,8 @@ def _outcome(
         return Outcome.INCOMPLETE, f"required and not decided: {', '.join(missing[:3])}{more}"
     able = [row for row in rows if _ability(row) is Ability.ABLE]
     required = _required_rows(rows).values()
-    reached = sum(any(_ability(row) is Ability.ABLE for row in own) for own in required)
-    what = (
+    reached = sum(any(_ability(row) is Ability.ABLE for row in step_rows) for step_rows in required)
+    summary = (
         f"all required steps ran, {reached} of {len(required)} had a target and reached it; "
         f"{counted(len(able), 'point')} within the expected band"
     )
@@ -191,10 +191,10 @@ def _outcome(
         return Outcome.MEASURED, f"all required steps ran; no target known for {of_what}"
     needed = _unjudged(rows)
     lacking = [*needed, *judge_classes.without_target(rows)]
-    what += f"; not judged: {', '.join(lacking)}" if lacking else ""
-    if needed or any(found.id in _WITHHOLDING for found in findings):
-        return Outcome.MEASURED, what
-    return Outcome.PASS, what
+    summary += f"; not judged: {', '.join(lacking)}" if lacking else ""
+    if needed or any(finding.id in _WITHHOLDING for finding in findings):
+        return Outcome.MEASURED, summary
+    return Outcome.PASS, summary
 
 
 def _unjudged(rows: Sequence[Row]) -> list[str]:
@@ -207,16 +207,16 @@ def _unjudged(rows: Sequence[Row]) -> list[str]:
         return [f"{_name(below[0].measured)}, which seems below its band{more}"]
     if len({row.benchmark for row in gpus}) < 2:  # a person asked for one benchmark
         return []
-    found = []
-    for (device, index), own in grouped(gpus, lambda row: (row.device, row.index)).items():
-        able = [row for row in own if _ability(row) is Ability.ABLE]
+    missing_parts = []
+    for (device, index), device_rows in grouped(gpus, lambda row: (row.device, row.index)).items():
+        able = [row for row in device_rows if _ability(row) is Ability.ABLE]
         products = [row for row in able if row.role is Role.PRODUCT and "sustained" in row.case]
         streams = list(filter(is_cold_stream, able))
         judged = {"sustained matmul": bool(products), "memory bandwidth": bool(streams)}
         lacking = [name for name, is_judged in judged.items() if not is_judged]
         if lacking:
-            found.append(f"{' and '.join(lacking)} of {device} #{index}")
-    return found
+            missing_parts.append(f"{' and '.join(lacking)} of {device} #{index}")
+    return missing_parts
 
 
 def _seems_below(row: Row) -> bool:
@@ -258,37 +258,39 @@ def _wrong_answers(records: Iterable[Record]) -> Iterator[Finding]:
 def _failures(records: Iterable[Record]) -> Iterator[Finding]:
     """Find failed cases, one finding a reason: a worker that does not start fails all alike."""
     failed = [
-        each
-        for each in records
-        if each.is_point and _broke(each) and not _is_fault(each)
-        if not judge_links.is_lost_rank(each)
+        record
+        for record in records
+        if record.is_point and _broke(record) and not _is_fault(record)
+        if not judge_links.is_lost_rank(record)
     ]
 
     def where(record: Record) -> object:
         return record.benchmark, record.device, record.device_index, record.reason
 
-    for own in grouped(failed, where).values():
+    for group in grouped(failed, where).values():
         yield Finding(
             id="case-failed",
             severity="warning",
-            evidence=f"{_first_of(own)}: {own[0].reason}",
+            evidence=f"{_first_of(group)}: {group[0].reason}",
             fix="read the worker's log in the run's logs/ folder",
-            records=tuple(record.id for record in own),
+            records=tuple(record.id for record in group),
         )
 
 
 def _device_failures(records: Iterable[Record]) -> Iterator[Finding]:
     """Find GPUs that failed in any worker, whatever other workers made of the case."""
     failed = [record for record in records if _broke(record) and _is_fault(record)]
-    for own in grouped(failed, lambda record: (record.device, record.device_index)).values():
-        cases = list({record.key[:3]: record for record in own}.values())
+    for device_records in grouped(
+        failed, lambda record: (record.device, record.device_index)
+    ).values():
+        cases = list({record.key[:3]: record for record in device_records}.values())
         yield Finding(
             id="device-failed",
             severity="error",
             evidence=f"{_first_of(cases)}: {cases[0].reason}",
             fix="look for Xid and ECC errors: dmesg | grep -i xid; nvidia-smi -q -i "
             f"{cases[0].device_index}; then for its power, seat and driver",
-            records=tuple(record.id for record in own),
+            records=tuple(record.id for record in device_records),
         )
 
 
@@ -296,24 +298,26 @@ def _wrong_clocks(records: Iterable[Record]) -> Iterator[Finding]:
     """Find workers whose clock is not the parent's, or whose samples do not fill their time."""
     off: list[tuple[Record, str]] = []
     for record in records:
-        told, passed, share = (
+        worker_seconds, passed, share = (
             plain(record.conditions.get(name)) for name in (WORKER_CLOCK, PARENT_CLOCK, TOLD_SHARE)
         )
         if record.attempt is None:
             continue
-        if told and passed and (why := clock_is_off(told, passed)):
+        if worker_seconds and passed and (why := clock_is_off(worker_seconds, passed)):
             off.append((record, why))
         elif share and record.disturbed is None and abs(share - 1.0) > watch_rules().samples_apart:
             off.append((record, f"its samples tell {format_share(share)} of the time they took"))
-    for own in grouped(off, lambda pair: (pair[0].device, pair[0].device_index)).values():
-        record, why = own[0]
+    for device_records in grouped(
+        off, lambda pair: (pair[0].device, pair[0].device_index)
+    ).values():
+        record, why = device_records[0]
         yield Finding(
             id="clock-wrong",
             severity="error",
-            evidence=f"{_first_of([record for record, _ in own])}: {why}",
+            evidence=f"{_first_of([record for record, _ in device_records])}: {why}",
             fix="look at the machine's clock source: cat /sys/devices/system/clocksource/"
             "clocksource0/current_clocksource; dmesg | grep -i clocksource; then repeat it",
-            records=tuple(record.id for record, _ in own),
+            records=tuple(record.id for record, _ in device_records),
         )
 
 
@@ -341,11 +345,13 @@ def _throttled(records: Iterable[Record], rows: Iterable[Row]) -> Iterator[Findi
         if row.measured is not None and row.measured.is_below(row.band)
     }
     slowed = [record for record in records if _slowed_by(record)]
-    for own in grouped(slowed, lambda record: (record.device, record.device_index)).values():
-        cases = {(record.key[:3], record.device_index): record for record in own}
+    for device_records in grouped(
+        slowed, lambda record: (record.device, record.device_index)
+    ).values():
+        cases = {(record.key[:3], record.device_index): record for record in device_records}
         slow = [record for place, record in cases.items() if place in below]
-        worst = (slow or own)[0]
-        reasons = ", ".join(sorted(set().union(*map(_slowed_by, own))))
+        worst = (slow or device_records)[0]
+        reasons = ", ".join(sorted(set().union(*map(_slowed_by, device_records))))
         so = f", {_name(worst)} is below its expected band" if slow else ""
         temperature = worst.conditions.get("temperature_c")
         warm = f" at {temperature:.0f} °C" if isinstance(temperature, float) else ""
@@ -358,7 +364,7 @@ def _throttled(records: Iterable[Record], rows: Iterable[Row]) -> Iterator[Findi
             if reasons == "hw_power_brake"
             else "its fans, airflow and the room's temperature; then its power supply: "
             f"nvidia-smi -q -i {worst.device_index} -d TEMPERATURE,PERFORMANCE,POWER",
-            records=tuple(record.id for record in own),
+            records=tuple(record.id for record in device_records),
         )
 
 
@@ -458,16 +464,24 @@ def behind_siblings(
         for index, row in siblings.items():
             usual = median([other.value for at, other in siblings.items() if at != index])
             ratio = row.value / usual
-            others = [share for at, each in shares.items() if at != index for share in each]
-            own = [ratio * share for share in shares[index]]
+            sibling_values = [
+                share
+                for at, device_shares in shares.items()
+                if at != index
+                for share in device_shares
+            ]
+            own_values = [ratio * share for share in shares[index]]
             if min(map(len, shares.values())) == 1:  # a sustained run has one worker
-                others, own = [1.0], [ratio]
-            if others and own:  # a point whose attempts are gone says nothing of scatter
-                pairs.append((row, others, own, ratio))
-    scatter = shared_scatter([(others, own) for _, others, own, _ in pairs])
+                sibling_values, own_values = [1.0], [ratio]
+            if sibling_values and own_values:  # without attempts nothing is known of scatter
+                pairs.append((row, sibling_values, own_values, ratio))
+    scatter = shared_scatter([pair[1:3] for pair in pairs])
     least = 1 if scatter.freedom >= LEAST_FREEDOM else 2
     pairs = [pair for pair in pairs if min(len(pair[1]), len(pair[2])) >= least]
-    chances = [compare(others, own, scatter).p_value for _, others, own, _ in pairs]
+    chances = [
+        compare(sibling_values, own_values, scatter).p_value
+        for _, sibling_values, own_values, _ in pairs
+    ]
     behind: dict[int | None, list[tuple[float, Row]]] = {}
     for (row, _, _, share), chance in zip(pairs, adjust_for_many(chances), strict=True):
         threshold = row.value / share * (1.0 - margin)
@@ -484,8 +498,8 @@ def _slow_host_links(rows: Sequence[Row], records: Iterable[Record]) -> Iterator
     slower on some machines.
     """
     margin = judge_links.link_rules().behind_siblings
-    for number, found in behind_siblings(rows, records, margin, is_host_link).items():
-        share, worst = min(found, key=lambda pair: pair[0])
+    for number, slow_rows in behind_siblings(rows, records, margin, is_host_link).items():
+        share, worst = min(slow_rows, key=lambda pair: pair[0])
         yield Finding(
             id=SLOW_HOST_LINK,
             severity="warning",
@@ -493,7 +507,7 @@ def _slow_host_links(rows: Sequence[Row], records: Iterable[Record]) -> Iterator
             f"{format_share(share)} of its siblings' rate",
             fix="measure it from the processors next to it: trainrig inspect (NUMA nodes), "
             "numactl --cpunodebind; compare its slot, lanes and generation: lspci -vv",
-            records=tuple(row.measured.id for _, row in found if row.measured),
+            records=tuple(row.measured.id for _, row in slow_rows if row.measured),
         )
 
 
@@ -502,16 +516,16 @@ def _outliers(rows: Sequence[Row], records: Iterable[Record]) -> Iterator[Findin
 
     Workers of one round may share what slowed them.
     """
-    for number, found in behind_siblings(rows, records).items():
-        points = [row.measured for _, row in found if row.measured is not None]
+    for number, slow_rows in behind_siblings(rows, records).items():
+        points = [row.measured for _, row in slow_rows if row.measured is not None]
         if len({point.key[:3] for point in points}) < 2 and (points[0].rounds or 1) < 2:
             continue
-        share, worst = min(found, key=lambda pair: pair[0])
+        share, worst = min(slow_rows, key=lambda pair: pair[0])
         yield Finding(
             id="odd-device",
             severity="error",
             evidence=f"{worst.device} #{number} is behind its siblings in "
-            f"{counted(len(found), 'case')}; at worst {case_label(worst.case)} at "
+            f"{counted(len(slow_rows), 'case')}; at worst {case_label(worst.case)} at "
             f"{format_share(share)} of theirs",
             fix=f"compare its clocks, power limit, slot and cooling: nvidia-smi -q -i {number}",
             records=tuple(point.id for point in points),
@@ -546,7 +560,11 @@ def _held_by_cache(rows: Iterable[Row]) -> Iterator[Finding]:
 def _shares_of(row: Row, attempts: Mapping[str, Record]) -> list[float]:
     """Return each worker's rate as a share of the rate that rests on these workers."""
     ids = row.measured.derived.ids if row.measured and row.measured.derived else ()
-    times = [time for one in ids if one in attempts and (time := attempts[one].value)]
+    times = [
+        time
+        for attempt_id in ids
+        if attempt_id in attempts and (time := attempts[attempt_id].value)
+    ]
     return [median(times) / time for time in times]
 
 
@@ -559,7 +577,7 @@ def _required_steps(rows: Iterable[Row]) -> list[tuple[str, str | None]]:
     that dies under load is not saved by its smallest product.  What several GPUs do at once
     is no device's step.
     """
-    return [(name, _why_not_decided(own)) for name, own in _required_rows(rows).items()]
+    return [(name, _why_not_decided(step_rows)) for name, step_rows in _required_rows(rows).items()]
 
 
 def _required_rows(rows: Iterable[Row]) -> dict[str, list[Row]]:
@@ -577,7 +595,7 @@ def _why_not_decided(rows: Sequence[Row]) -> str | None:
     points = [row.measured for row in rows if row.measured is not None]
     if broken := [point for point in points if point.status in (Status.FAILED, Status.TIMEOUT)]:
         return note_of(broken[0])
-    judged = {row.key: found for row in rows if (found := _ability(row)) is not None}
+    judged = {row.key: proof for row in rows if (proof := _ability(row)) is not None}
     if not judged and any(map(_is_answered, rows)):
         return None
     if set(judged.values()) - {Ability.UNDECIDED}:
@@ -619,6 +637,6 @@ def _at_least(row: Row) -> str:
 
 def _name(record: Record) -> str:
     is_exchange = role_of(record.benchmark) is Role.COLLECTIVE
-    what = case_text(record.benchmark, record.case) if is_exchange else ""
+    exchange = case_text(record.benchmark, record.case) if is_exchange else ""
     where = device_text(record.device, record.device_index)
-    return f"{what or f'{record.benchmark} {case_label(record.case)}'} on {where}"
+    return f"{exchange or f'{record.benchmark} {case_label(record.case)}'} on {where}"

@@ -66,15 +66,15 @@ def judge_burn(view: RunView, interrupted: str | None = None) -> Verdict:
     watches = [watch_of_device(device, view) for device in devices if device.index is not None]
     findings = by_severity(
         [
-            *(found for device in devices for found in _parts(device, view.config)),
+            *(finding for device in devices for finding in _parts(device, view.config)),
             *_unwritten(devices, view.series.get(WORK, ())),
             *_digests(view.series.get(DIGESTS, ())),
-            *(found for device in devices for found in unmoving_sensors(device, view)),
+            *(finding for device in devices for finding in unmoving_sensors(device, view)),
             *vanished_devices(devices, view.machine),
             *unwatched_work(view),
-            *(found for watch in watches for found in judge_watched(watch)),
-            *(found for device in devices for found in low_rates(device, view)),
-            *(found for device in devices for found in wrong_clocks(device)),
+            *(finding for watch in watches for finding in judge_watched(watch)),
+            *(finding for device in devices for finding in low_rates(device, view)),
+            *(finding for device in devices for finding in wrong_clocks(device)),
             *_siblings(devices),
         ]
     )
@@ -87,7 +87,7 @@ def judge_burn(view: RunView, interrupted: str | None = None) -> Verdict:
 def _outcome(
     devices: Sequence[BurnDevice], findings: Sequence[Finding], interrupted: str | None
 ) -> tuple[Outcome, str]:
-    fault = first_fault(found for found in findings if found.id not in NOT_DONE)
+    fault = first_fault(finding for finding in findings if finding.id not in NOT_DONE)
     if fault is not None:
         return Outcome.FAIL, fault
     if interrupted:
@@ -108,11 +108,11 @@ def _memory_text(points: Sequence[BurnPoint]) -> str:
     of_memory = [point for point in points if point.record.case.get("mode") == MEMORY]
     if not of_memory:
         return "memory was not tested (--mode memory does)"
-    held = sum(point.number("memory_bytes") for point in of_memory)
+    tested_bytes = sum(point.number("memory_bytes") for point in of_memory)
     if any(point.number("requested_bytes") for point in of_memory):
-        return f"of memory the {format_memory(held)} that --memory names"
+        return f"of memory the {format_memory(tested_bytes)} that --memory names"
     wanted = sum(point.number("memory_wanted_bytes") for point in of_memory)
-    return f"{format_memory(held)} of {format_memory(wanted)} of free memory"
+    return f"{format_memory(tested_bytes)} of {format_memory(wanted)} of free memory"
 
 
 # ---- what was done
@@ -146,14 +146,18 @@ def _unwritten(
     """Find wrong results of parts whose record was never written: the run was killed."""
     written = {(d.label, p.name) for d in devices for p in d.points if p.measured is not None}
     wrong = [row for row in rows if row.get("errors")]
-    for (label, part), own in grouped(wrong, lambda row: (row["device"], row["part"])).items():
+    for (label, part), part_rows in grouped(
+        wrong, lambda row: (row["device"], row["part"])
+    ).items():
         if (label, part) not in written:
-            words = next((text for row in own for text in row.get("told", ())), "not described")
+            words = next(
+                (text for row in part_rows for text in row.get("told", ())), "not described"
+            )
             yield Finding(
                 id="wrong-answer",
                 severity="error",
-                evidence=f"{part} on {label}: {sum(row['errors'] for row in own)} wrong results "
-                f"before the run was cut off: {words}",
+                evidence=f"{part} on {label}: {sum(row['errors'] for row in part_rows)} wrong "
+                f"results before the run was cut off: {words}",
                 fix="repeat it: trainrig burn; if it stays, take the device out of service",
             )
 
@@ -198,12 +202,12 @@ def _too_little(point: BurnPoint) -> str | None:
         return f"too little work: {counted(checked, 'result')} compared{of_least}"
     if busy < LEAST_BUSY * planned:
         return f"too little work: {busy:.0f} of {planned:.0f} s"
-    held, wanted = point.number("memory_bytes"), point.number("memory_wanted_bytes")
+    tested_bytes, wanted = point.number("memory_bytes"), point.number("memory_wanted_bytes")
     if point.measured is not None and point.measured.conditions.get("passes") == 0:
         return f"its {format_memory(wanted)} of memory were not compared once"
-    if held < LEAST_MEMORY * wanted:
+    if tested_bytes < LEAST_MEMORY * wanted:
         return (
-            f"{format_memory(held)} of {format_memory(wanted)} were compared, at least "
+            f"{format_memory(tested_bytes)} of {format_memory(wanted)} were compared, at least "
             f"{format_share(LEAST_MEMORY)} have to be"
         )
     return None
@@ -253,22 +257,22 @@ _STRESS = "stress-ng"
 
 def _digests(rows: Sequence[Mapping[str, Any]]) -> Iterator[Finding]:
     """Find devices of one kind that did not compute the same, and what the golden file says."""
-    for own in grouped(rows, lambda row: repr(sorted(row["key"].items()))).values():
-        golden = [row for row in own if row.get("golden")]
-        mine = [row for row in own if not row.get("golden")]
+    for equal_devices in grouped(rows, lambda row: repr(sorted(row["key"].items()))).values():
+        golden = [row for row in equal_devices if row.get("golden")]
+        mine = [row for row in equal_devices if not row.get("golden")]
         usual = golden[0] if golden else _most(mine)
         for row in mine:
             if row["steps"] == usual["steps"]:
                 continue
-            of = "the golden digests" if golden else "its siblings"
+            reference = "the golden digests" if golden else "its siblings"
             if not golden and len(mine) == 2:
-                of = f"#{usual['index']} (which of the two is wrong is not known)"
+                reference = f"#{usual['index']} (which of the two is wrong is not known)"
             device = device_text(row["device"], row["index"])
             yield Finding(
                 id="digests-differ",
                 severity="error",
                 evidence=f"{device}: training steps in {row['key'].get('dtype')} differ from "
-                f"{of}; the first is {_first_difference(row, usual)}",
+                f"{reference}; the first is {_first_difference(row, usual)}",
                 fix="repeat it: trainrig burn --mode step; if it stays, take the device out of "
                 "service",
             )
@@ -281,9 +285,9 @@ def _most(rows: Sequence[Mapping[str, Any]]) -> Mapping[str, Any]:
 
 def _first_difference(row: Mapping[str, Any], usual: Mapping[str, Any]) -> str:
     """Return the first difference of two digests: ``step 2, gradient attention.q.weight``."""
-    for step, (found, wanted) in enumerate(zip(row["steps"], usual["steps"], strict=False)):
-        for tensor, (one, other) in enumerate(zip(found, wanted, strict=False)):
-            if one != other:
+    for step, (digests, wanted) in enumerate(zip(row["steps"], usual["steps"], strict=False)):
+        for tensor, (digest, other) in enumerate(zip(digests, wanted, strict=False)):
+            if digest != other:
                 return f"step {step + 1}, {row['names'][tensor]}"
     return "the number of tensors"
 
@@ -299,9 +303,9 @@ def _siblings(devices: Sequence[BurnDevice]) -> Iterator[Finding]:
         for point in device.points
         if device.index is not None and point.measured is not None and point.measured.value
     ]
-    for own in grouped(points, lambda pair: pair[1].key).values():
-        for device, record in own:
-            usual = _median_of(other for owner, other in own if owner is not device)
+    for equal_parts in grouped(points, lambda pair: pair[1].key).values():
+        for device, record in equal_parts:
+            usual = _median_of(other for owner, other in equal_parts if owner is not device)
             assert record.value is not None
             if usual is None or record.value >= usual * (1.0 - BEHIND):
                 continue

@@ -60,13 +60,13 @@ def class_rules() -> ClassRules:
 
 def _measured(rows: Iterable[Row]) -> list[Row]:
     """Return points of one GPU with a value, of cases that the device decides."""
-    found = []
+    measured_rows = []
     for row in rows:
         spec, point = find(row.benchmark), row.measured
         is_gpu = row.index is not None and row.count == 1
         if is_gpu and point is not None and point.value and spec and spec.is_large(row.case):
-            found.append(row)
-    return found
+            measured_rows.append(row)
+    return measured_rows
 
 
 def _kind(row: Row) -> str:
@@ -93,8 +93,8 @@ def slow_layers(rows: Sequence[Row]) -> Iterator[Finding]:
         top = point.interval[1] if point is not None and point.interval else row.value
         if top < least * best:
             slow.append((row.value / best, row))
-    for own in grouped(slow, lambda pair: (pair[1].device, pair[1].index)).values():
-        share, worst = min(own, key=lambda pair: pair[0])
+    for slow_of_card in grouped(slow, lambda pair: (pair[1].device, pair[1].index)).values():
+        share, worst = min(slow_of_card, key=lambda pair: pair[0])
         yield Finding(
             id=SLOW_LAYERS,
             severity="warning",
@@ -103,7 +103,7 @@ def slow_layers(rows: Sequence[Row]) -> Iterator[Finding]:
             f"{format_share(least)} is the least that is presumed",
             fix="trainrig bench layer shows which operation takes its time; compare the versions "
             "of torch and of the driver with another machine's",
-            records=tuple(row.measured.id for _, row in own if row.measured),
+            records=tuple(row.measured.id for _, row in slow_of_card if row.measured),
         )
 
 
@@ -133,9 +133,9 @@ def without_target(rows: Sequence[Row]) -> list[str]:
     """Return classes that were measured and that nothing was known to judge by, in words."""
     named: dict[str, None] = {}
     classes = grouped(_measured(rows), lambda row: (row.role, _kind(row)))
-    for (role, kind), own in classes.items():
+    for (role, kind), class_rows in classes.items():
         bounded = {rule.dtype for rule in class_rules().claim}
-        if role is Role.PRODUCT and kind not in bounded and all(r.band is None for r in own):
+        if role is Role.PRODUCT and kind not in bounded and all(r.band is None for r in class_rows):
             named[f"{kind} products"] = None
     exchanges = [row for row in rows if row.role is Role.COLLECTIVE and row.value]
     if exchanges and not any(

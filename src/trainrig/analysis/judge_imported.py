@@ -75,7 +75,7 @@ def judge_imported(
     """Return the verdict on an imported run; ``notes`` are what its files lack, in words."""
     points = [record for record in view.records if record.is_point]
     rows = join(view.records)
-    read = [one for group in read_groups(view) for one in group.numbers]
+    read = [number for group in read_groups(view) for number in group.numbers]
     findings = [
         *machine_findings,
         *_failures(points),
@@ -96,7 +96,11 @@ def judge_imported(
     ]
     ordered = by_severity(findings)
     outcome, reason = _outcome(ordered, points, rows)
-    if num := sum(one.place is not None for one in read) if outcome is Outcome.MEASURED else 0:
+    if (
+        num := sum(number.place is not None for number in read)
+        if outcome is Outcome.MEASURED
+        else 0
+    ):
         reason += f"; {counted(num, 'value')} beside published figures"
     return Verdict(outcome=outcome, reason=reason, findings=ordered)
 
@@ -145,8 +149,12 @@ def _of_what_was_judged(
     if reached or proven:
         parts = [counted(len(reached), "point") + " reached what is expected"] if reached else []
         parts += [counted(len(proven), "health test") + " passed"] if proven else []
-        left = len(known) - len(passed) - len(reached)
-        parts += [counted(left, "value") + " not judged: no target known"] if left > 0 else []
+        num_unjudged = len(known) - len(passed) - len(reached)
+        parts += (
+            [counted(num_unjudged, "value") + " not judged: no target known"]
+            if num_unjudged > 0
+            else []
+        )
         return Outcome.PASS, "; ".join(parts)
     if passed:
         tests = counted(len(passed), "health test")
@@ -159,13 +167,13 @@ def _of_what_was_judged(
 def _shows_work(test: Record, points: Iterable[Record]) -> bool:
     """Return whether a health test did something: the load that it goes with has a rate above 0."""
     loads = [
-        each
-        for each in points
-        if each.benchmark == BURN
-        and each.device_index == test.device_index
-        and each.conditions.get("file") == test.conditions.get("file")
+        load
+        for load in points
+        if load.benchmark == BURN
+        and load.device_index == test.device_index
+        and load.conditions.get("file") == test.conditions.get("file")
     ]
-    return not loads or any(each.value for each in loads)
+    return not loads or any(load.value for load in loads)
 
 
 # ---- one rule each
@@ -181,14 +189,14 @@ def name_of(record: Record) -> str:
 
 def _failures(points: Iterable[Record]) -> Iterator[Finding]:
     failed = [
-        each
-        for each in points
-        if each.status in (Status.FAILED, Status.OOM, Status.TIMEOUT) and not _is_idle(each)
+        record
+        for record in points
+        if record.status in (Status.FAILED, Status.OOM, Status.TIMEOUT) and not _is_idle(record)
     ]
     groups = grouped(failed, lambda r: (r.conditions.get("tool"), r.reason, r.device_index))
-    for own in groups.values():
-        first = own[0]
-        more = f" (and {counted(len(own) - 1, 'more case')})" if len(own) > 1 else ""
+    for group in groups.values():
+        first = group[0]
+        more = f" (and {counted(len(group) - 1, 'more case')})" if len(group) > 1 else ""
         wrong = first.is_wrong_answer
         yield _finding(
             "wrong-answer" if wrong else "tool-failure",
@@ -197,32 +205,32 @@ def _failures(points: Iterable[Record]) -> Iterator[Finding]:
             "repeat it; if it stays, take the GPU out of service: nvidia-smi -q -d ECC,ROW_REMAPPER"
             if wrong
             else "read the tool's own output, repeat it, then: trainrig qualify",
-            own,
+            group,
         )
 
 
 def _not_done(points: Iterable[Record]) -> Iterator[Finding]:
     undone = [
-        each
-        for each in points
-        if each.benchmark == HEALTH and each.status in (Status.SKIPPED, Status.MISSING)
+        test
+        for test in points
+        if test.benchmark == HEALTH and test.status in (Status.SKIPPED, Status.MISSING)
     ]
-    for own in grouped(undone, lambda r: (r.conditions.get("tool"), r.reason)).values():
-        names = ", ".join(dict.fromkeys(str(each.case.get("test")) for each in own))
-        tool = own[0].conditions.get("tool")
+    for group in grouped(undone, lambda r: (r.conditions.get("tool"), r.reason)).values():
+        names = ", ".join(dict.fromkeys(str(test.case.get("test")) for test in group))
+        tool = group[0].conditions.get("tool")
         yield _finding(
             "health-test-not-done",
             "warning",
-            f"{tool}: {names} was not tested: {own[0].reason}; that is no pass",
+            f"{tool}: {names} was not tested: {group[0].reason}; that is no pass",
             "run it again to its end, as root where it asks for that",
-            own,
+            group,
         )
 
 
 def _is_idle(point: Record) -> bool:
     """Return whether a load has a rate of 0: importers give it no value, and a reason."""
-    said = point.status is Status.FAILED and (point.reason or "").endswith(_NOTHING)
-    return point.benchmark == BURN and (point.value == 0.0 or said)
+    has_no_rate = point.status is Status.FAILED and (point.reason or "").endswith(_NOTHING)
+    return point.benchmark == BURN and (point.value == 0.0 or has_no_rate)
 
 
 def _computed_nothing(points: Iterable[Record]) -> Iterator[Finding]:
@@ -240,9 +248,14 @@ def _computed_nothing(points: Iterable[Record]) -> Iterator[Finding]:
 
 def _below(rows: Iterable[Row]) -> Iterator[Finding]:
     judged = [row for row in rows if row.band and row.measured and row.value > 0.0]
-    for own in grouped(judged, _kind_of).values():
+    for sizes in grouped(judged, _kind_of).values():
         # Noise only slows: what reached its band at one size is able.
-        row = max(own, key=lambda each: each.value / each.band[0] if each.band else 0.0)
+        row = max(
+            sizes,
+            key=lambda row_of_size: (
+                row_of_size.value / row_of_size.band[0] if row_of_size.band else 0.0
+            ),
+        )
         point, band, predicted = row.measured, row.band, row.predicted
         if point is None or point.value is None or band is None or predicted is None:
             continue
@@ -271,20 +284,20 @@ def _kind_of(row: Row) -> tuple[object, ...]:
 
 
 def _pairs(points: Iterable[Record]) -> list[Record]:
-    return [each for each in points if is_pair(each) and each.value is not None]
+    return [point for point in points if is_pair(point) and point.value is not None]
 
 
 def without_peer_access(points: Iterable[Record]) -> str | None:
     """Return why pairs of GPUs have no direct access to each other; None where they do."""
     pairs = _pairs(points)
-    stated = [each for each in pairs if "can_access" in each.conditions]
-    if stated and not any(each.conditions["can_access"] for each in stated):
+    stated = [pair for pair in pairs if "can_access" in pair.conditions]
+    if stated and not any(pair.conditions["can_access"] for pair in stated):
         return "no P2P: no GPU can access another's memory (connectivity matrix)"
-    one_way = [each for each in pairs if each.metric == "byte_rate" and each.case.get("ways") == 1]
+    one_way = [pair for pair in pairs if pair.metric == "byte_rate" and pair.case.get("ways") == 1]
     by_pair = grouped(one_way, lambda r: (r.case.get("from"), r.case.get("to")))
     ratios = []
-    for own in by_pair.values():
-        rates = {bool(each.case.get("peer_access")): each.value or 0.0 for each in own}
+    for pair_points in by_pair.values():
+        rates = {bool(pair.case.get("peer_access")): pair.value or 0.0 for pair in pair_points}
         if len(rates) == 2 and rates[False] > 0.0:
             ratios.append(rates[True] / rates[False])
     if ratios and max(ratios) < _SAME:
@@ -296,15 +309,15 @@ def _no_peer_access(points: Sequence[Record]) -> Iterator[Finding]:
     why = without_peer_access(points)
     if why is None:
         return
-    pairs = [each for each in _pairs(points) if each.metric == "byte_rate"]
-    rates = [each.value or 0.0 for each in pairs if each.case.get("ways") == 1]
-    times = [each.value or 0.0 for each in _pairs(points) if each.metric == "time"]
-    shown = f"; one way {_spread(rates, 'B/s')}" if rates else ""
-    shown += f", latency {_spread(times, 's')}" if times else ""
+    pairs = [pair for pair in _pairs(points) if pair.metric == "byte_rate"]
+    rates = [pair.value or 0.0 for pair in pairs if pair.case.get("ways") == 1]
+    times = [pair.value or 0.0 for pair in _pairs(points) if pair.metric == "time"]
+    rates_text = f"; one way {_spread(rates, 'B/s')}" if rates else ""
+    rates_text += f", latency {_spread(times, 's')}" if times else ""
     yield _finding(
         "no-p2p",
         "warning",
-        f"{why}{shown}: what GPUs exchange goes through the host's memory",
+        f"{why}{rates_text}: what GPUs exchange goes through the host's memory",
         "consumer cards of these generations have none; for data-parallel training keep "
         "NCCL_P2P_DISABLE=1 and gradients few, for tensor parallel choose cards with NVLink",
         pairs,
@@ -319,25 +332,31 @@ def _spread(values: Sequence[float], unit: str) -> str:
 def _unequal(points: Iterable[Record]) -> Iterator[Finding]:
     """Find equal cards that were loaded together and are not equally fast."""
     burnt = [r for r in points if r.benchmark == BURN and r.value and r.metric == "flop_rate"]
-    for own in grouped(burnt, lambda r: r.key).values():
-        others = median([each.value or 0.0 for each in own])
-        slow = [each for each in own if (each.value or 0.0) < (1.0 - SIBLING_MARGIN) * others]
-        if len(own) > 1 and slow:
+    for equal_cards in grouped(burnt, lambda r: r.key).values():
+        others = median([record.value or 0.0 for record in equal_cards])
+        slow = [
+            record
+            for record in equal_cards
+            if (record.value or 0.0) < (1.0 - SIBLING_MARGIN) * others
+        ]
+        if len(equal_cards) > 1 and slow:
             first = slow[0]
             yield _finding(
                 "outlier",
                 "warning",
                 f"{name_of(first)}: {format_quantity(first.value or 0.0, first.unit)}, the median "
-                f"of {len(own)} is {format_quantity(others, first.unit)}",
+                f"of {len(equal_cards)} is {format_quantity(others, first.unit)}",
                 "its cooling, power limit and clocks: nvidia-smi -q -d TEMPERATURE,POWER,CLOCK",
                 slow,
             )
 
 
 def _slowed(points: Iterable[Record]) -> Iterator[Finding]:
-    slowed = [each for each in points if each.conditions.get("throttle_reasons")]
+    slowed = [record for record in points if record.conditions.get("throttle_reasons")]
     if slowed:
-        reasons = ", ".join(sorted({str(each.conditions["throttle_reasons"]) for each in slowed}))
+        reasons = ", ".join(
+            sorted({str(record.conditions["throttle_reasons"]) for record in slowed})
+        )
         yield _finding(
             "throttled",
             "warning",
@@ -371,19 +390,24 @@ def _slower_than_published(
 ) -> Iterator[Finding]:
     speeds = [r for r in points if role_of(r.benchmark) is Role.STEP and r.metric == "sample_rate"]
     for speed in speeds:
-        own = [each for each in points if each.case == speed.case]
-        memory = next((each.value for each in own if each.metric == "peak_memory"), None)
-        rate = next((each for each in own if each.metric == "flop_rate" and each.value), None)
+        training_points = [record for record in points if record.case == speed.case]
+        memory = next(
+            (record.value for record in training_points if record.metric == "peak_memory"), None
+        )
+        rate = next(
+            (record for record in training_points if record.metric == "flop_rate" and record.value),
+            None,
+        )
         match = _nearest(speed, memory, baselines)
         if match is None or speed.value is None or speed.value <= 0.0 or not speed.device_count:
             continue
         ratio = match.samples_per_s / (speed.value / speed.device_count)
         if ratio < _UNEXPECTED:
             continue
-        what = ", ".join(
+        card = ", ".join(
             str(part) for part in (match.record.device, match.record.case.get("precision")) if part
         )
-        beside = (
+        memory_text = (
             f" and the same memory ({format_quantity(memory, 'B')})"
             if match.by_memory and memory
             else ""
@@ -396,8 +420,8 @@ def _slower_than_published(
             "training-slower-than-published",
             "warning",
             f"{name_of(speed)}: {speed.value:.1f} samples/s{reached}; a published training of this "
-            f"model{beside} ({what}) reaches {match.samples_per_s:.1f}, {ratio:.1f} times as fast: "
-            "a launch-bound or misconfigured host, not the GPU's limit",
+            f"model{memory_text} ({card}) reaches {match.samples_per_s:.1f}, {ratio:.1f} times as "
+            "fast: a launch-bound or misconfigured host, not the GPU's limit",
             _PROFILE + (f", then: {again}" if (again := bench_command(speed)) else ""),
             [speed],
         )
@@ -405,15 +429,15 @@ def _slower_than_published(
 
 def _nearest(speed: Record, memory: float | None, baselines: Sequence[Record]) -> _Published | None:
     """Return the slowest published training that it must compare with: that is the kindest."""
-    found = []
+    matches = []
     for record in baselines:
         case = record.case
         if record.metric != "token_rate_per_device" or not record.value:
             continue
         if any(case.get(k) != speed.case.get(k) for k in ("model", "seq_len")):
             continue
-        given = [k for k in ("precision", "batch_size") if k in speed.case]
-        if any(case.get(k) != speed.case[k] for k in given):
+        stated_keys = [k for k in ("precision", "batch_size") if k in speed.case]
+        if any(case.get(k) != speed.case[k] for k in stated_keys):
             continue
         used = record.conditions.get("memory")
         same_memory = (
@@ -426,8 +450,8 @@ def _nearest(speed: Record, memory: float | None, baselines: Sequence[Record]) -
         may_be = is_unnamed(speed.device) or speed.device == record.device
         if same_device or (may_be and same_memory):
             rate = record.value / float(_size(case, "seq_len"))
-            found.append(_Published(record, rate, by_memory=not same_device))
-    return min(found, key=lambda each: each.samples_per_s, default=None)
+            matches.append(_Published(record, rate, by_memory=not same_device))
+    return min(matches, key=lambda match: match.samples_per_s, default=None)
 
 
 def _size(case: Case, name: str) -> int:
@@ -451,24 +475,26 @@ def _parts_of_traces(points: Iterable[Record]) -> Iterator[Finding]:
     }
     for point in points:
         if point.benchmark == TRACE and point.metric in advice and point.value is not None:
-            id, what, fix = advice[point.metric]
+            id, description, fix = advice[point.metric]
             if point.value > _LARGE_PART:
                 share = format_share(point.value)
-                yield _finding(id, "warning", f"{name_of(point)}: in {share} {what}", fix, [point])
+                yield _finding(
+                    id, "warning", f"{name_of(point)}: in {share} {description}", fix, [point]
+                )
 
 
 def _slower_than_others(view: RunView) -> Iterator[Finding]:
     """Find rates far below the published ones of the same operation on the same card."""
-    for one in best_beside_published(view):
-        record, place = one.number.record, one.place
+    for compared in best_beside_published(view):
+        record, place = compared.number.record, compared.place
         is_step = role_of(record.benchmark) is Role.STEP  # `_slower_than_published` is of these
-        if not is_step and one.number.value * _UNEXPECTED < place.low:
+        if not is_step and compared.number.value * _UNEXPECTED < place.low:
             yield _finding(
                 "slower-than-published",
                 "warning",
-                f"{name_of(record)}: {one.number.text}, "
-                f"{format_share(one.number.value / place.low)} of the least that is published for "
-                f"{place.card}: {place_text(place)} ({place.operation})",
+                f"{name_of(record)}: {compared.number.text}, "
+                f"{format_share(compared.number.value / place.low)} of the least that is published "
+                f"for {place.card}: {place_text(place)} ({place.operation})",
                 "its clocks, power limit and temperature under load: nvidia-smi -q -d "
                 "PERFORMANCE,POWER; then: trainrig qualify",
                 [record],
@@ -481,9 +507,9 @@ def _left_out(points: Iterable[Record]) -> Iterator[Finding]:
         (Status.MISSING, "not-in-the-file"),
         (Status.SKIPPED, "not-run-by-the-tool"),
     ):
-        own = [p for p in points if p.status is status and p.benchmark != HEALTH]
-        for group in grouped(own, lambda r: (r.conditions.get("tool"), r.reason)).values():
-            metrics = ", ".join(dict.fromkeys(each.metric for each in group))
+        left_out = [p for p in points if p.status is status and p.benchmark != HEALTH]
+        for group in grouped(left_out, lambda r: (r.conditions.get("tool"), r.reason)).values():
+            metrics = ", ".join(dict.fromkeys(record.metric for record in group))
             tool = group[0].conditions.get("tool")
             count = counted(len(group), "case")
             yield _finding(

@@ -89,15 +89,18 @@ def is_lost_rank(record: Record) -> bool:
 
 def _lost(points: Sequence[Record]) -> Iterator[Finding]:
     lost = [record for record in points if is_lost_rank(record)]
-    for reason, own in grouped(lost, lambda record: record.reason).items():
-        more = f" (and {counted(len(own) - 1, 'more case')})" if len(own) > 1 else ""
+    for reason, lost_records in grouped(lost, lambda record: record.reason).items():
+        first = lost_records[0]
+        more = (
+            f" (and {counted(len(lost_records) - 1, 'more case')})" if len(lost_records) > 1 else ""
+        )
         yield Finding(
             id=RANK_LOST,
             severity="error",
-            evidence=f"{case_text(own[0].benchmark, own[0].case)}{more}: {reason}",
+            evidence=f"{case_text(first.benchmark, first.case)}{more}: {reason}",
             fix="read that rank's log in the run's logs/ranks-… folder; NCCL_DEBUG=INFO shows "
             "which path it took, GLOO_SOCKET_IFNAME and NCCL_SOCKET_IFNAME choose the interface",
-            records=tuple(record.id for record in own),
+            records=tuple(record.id for record in lost_records),
         )
 
 
@@ -121,25 +124,25 @@ def _slow(points: Sequence[Record], machine: Mapping[str, Any]) -> Iterator[Find
     paths = _paths(machine)
 
     def kind(pair: Record) -> tuple[object, ...]:
-        of = tuple(pair.case.get(key) for key in ("ranks", "backend", "peer_access", "nodes"))
-        return (pair.benchmark, *of, _path_of(pair, paths))
+        settings = tuple(pair.case.get(key) for key in ("ranks", "backend", "peer_access", "nodes"))
+        return (pair.benchmark, *settings, _path_of(pair, paths))
 
-    for own in grouped(points, kind).values():
-        largest = max(number_in(record.case, "bytes") for record in own)
-        pairs = [record for record in own if number_in(record.case, "bytes") == largest]
+    for pairs_of_path in grouped(points, kind).values():
+        largest = max(number_in(record.case, "bytes") for record in pairs_of_path)
+        pairs = [record for record in pairs_of_path if number_in(record.case, "bytes") == largest]
         for pair in pairs:
             least = _least_of_path(pair, _path_of(pair, paths), machine)
             if least is not None and _best(pair) < least[0]:
                 yield _finding(pair, f"the least that its path carries is {least[1]}")
                 continue
-            others = [float(each.value or 0.0) for each in pairs if each is not pair]
+            others = [float(other.value or 0.0) for other in pairs if other is not pair]
             if not others:
                 continue
             usual = median(others)
             if _best(pair) < (1.0 - _margin(others)) * usual:
-                shown = format_quantity(usual, "B/s")
-                which = f"in the median of {counted(len(others), 'other pair')}"
-                yield _finding(pair, f"{shown} {which}")
+                usual_text = format_quantity(usual, "B/s")
+                siblings_text = f"in the median of {counted(len(others), 'other pair')}"
+                yield _finding(pair, f"{usual_text} {siblings_text}")
 
 
 def _margin(others: Sequence[float]) -> float:
@@ -157,20 +160,20 @@ def _best(pair: Record) -> float:
     return (pair.interval or (0.0, pair.value or 0.0))[1]
 
 
-def _finding(pair: Record, beside: str) -> Finding:
+def _finding(pair: Record, comparison: str) -> Finding:
     first, second = pair.case.get("from"), pair.case.get("to")
     hosts = str(pair.conditions.get("hosts") or "").split(",")
-    what = "GPU" if role_of(pair.benchmark) is Role.LINK else "rank"
+    end_name = "GPU" if role_of(pair.benchmark) is Role.LINK else "rank"
 
     def named(rank: object) -> str:
         at = rank if isinstance(rank, int) and len(set(hosts)) > 1 else len(hosts)
-        return f"{what} {rank} ({hosts[at]})" if at < len(hosts) else f"{what} {rank}"
+        return f"{end_name} {rank} ({hosts[at]})" if at < len(hosts) else f"{end_name} {rank}"
 
     reached = format_quantity(pair.value or 0.0, "B/s")
     return Finding(
         id=SLOW_LINK,
         severity="error",
-        evidence=f"from {named(first)} to {named(second)}: {reached}, {beside}",
+        evidence=f"from {named(first)} to {named(second)}: {reached}, {comparison}",
         fix=f"look at what {named(first)} sends over: ethtool IFACE (speed, errors), "
         "ip -s link, tc qdisc show; of GPUs: trainrig doctor, nvidia-smi topo -m, "
         "nvidia-smi nvlink -s",

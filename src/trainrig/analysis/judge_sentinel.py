@@ -28,11 +28,11 @@ Row = Mapping[str, Any]
 def changes_of(rows: Sequence[Row]) -> Iterator[Finding]:
     """Find devices whose sentinel case went slower or faster for good, and when."""
     starts = _starts(rows)
-    for (_, device, index), own in grouped(
+    for (_, device, index), device_looks in grouped(
         zip(starts, rows, strict=True),
         lambda pair: (pair[0], pair[1].get("device"), pair[1].get("index")),
     ).items():
-        quiet = [row for _, row in own if not row.get("disturbed")]
+        quiet = [row for _, row in device_looks if not row.get("disturbed")]
         times = [plain(row.get("time_s")) or 0.0 for row in quiet]
         if len(times) < _LEAST or min(times) <= 0.0:
             continue
@@ -58,15 +58,15 @@ def _starts(rows: Sequence[Row]) -> list[int]:
     A row says when its start was (``start``); one without it is of another start than the row
     before where the monotonic clock went back.
     """
-    found: list[int] = []
+    starts: list[int] = []
     before: Row = {}
     for row in rows:
         at, latest = plain(row.get("m")), plain(before.get("m"))
         is_anew = at is not None and latest is not None and at < latest
         is_anew = is_anew or row.get("start") != before.get("start")
-        found.append(found[-1] + is_anew if found else 0)
+        starts.append(starts[-1] + is_anew if starts else 0)
         before = row
-    return found
+    return starts
 
 
 def _change(times: Sequence[float], share: float) -> int | None:

@@ -48,34 +48,37 @@ def judge_trainings(view: RunView, interrupted: str | None = None) -> Verdict:
     where none had anything to be compared with: each is one process of ours.
     """
     try:
-        found = results(view)
+        trained = results(view)
     except DataError as error:
         return Verdict(outcome=Outcome.INCOMPLETE, reason=interrupted or error.message)
-    findings = (*_too_large(view), *(finding for one in found for finding in findings_of(one)))
+    findings = (
+        *_too_large(view),
+        *(finding for result in trained for finding in findings_of(result)),
+    )
     findings = (*findings, *in_no_part(rows(view)))
     if fault := first_fault(findings):
         outcome, reason = Outcome.FAIL, fault
     elif interrupted:
         outcome, reason = Outcome.INCOMPLETE, interrupted
     else:
-        outcome, reason = _outcome_of(found)
+        outcome, reason = _outcome_of(trained)
     return Verdict(outcome=outcome, reason=reason, findings=findings)
 
 
-def _outcome_of(found: Sequence[TrainingResult]) -> tuple[Outcome, str]:
+def _outcome_of(trained: Sequence[TrainingResult]) -> tuple[Outcome, str]:
     """Return the verdict on a whole run without a fault, and why."""
-    needs_gpu = [result.name for result in found if result.needs_gpu]
-    judged = [result for result in found if not result.needs_gpu]
+    needs_gpu = [result.name for result in trained if result.needs_gpu]
+    judged = [result for result in trained if not result.needs_gpu]
     skipped = [result for result in judged if result.status == Status.SKIPPED]
-    apart = [result.name for result in judged if result.loss.parity.declared]
-    left = skipped or [
+    declared_names = [result.name for result in judged if result.loss.parity.declared]
+    not_compared = skipped or [
         result
         for result in judged
         if not (result.loss.parity.compared or result.loss.parity.declared)
     ]
-    if left:
-        why = left[0].reason or "compared with nothing"
-        return Outcome.INCOMPLETE, f"{left[0].name}: {why}"
+    if not_compared:
+        why = not_compared[0].reason or "compared with nothing"
+        return Outcome.INCOMPLETE, f"{not_compared[0].name}: {why}"
     alone = all(result.loss.parity.is_reference for result in judged)
     like_one = "layouts as asked, losses as in one process"
     by_one = "trained by one process, which there is nothing to compare with"
@@ -83,8 +86,8 @@ def _outcome_of(found: Sequence[TrainingResult]) -> tuple[Outcome, str]:
     if needs_gpu:
         names = "; ".join(needs_gpu)
         reason += f"; {len(needs_gpu)} skipped for want of a GPU or a compiler: {names}"
-    if apart:
-        reason += f"; {len(apart)} declared not comparable: {'; '.join(apart)}"
+    if declared_names:
+        reason += f"; {len(declared_names)} declared not comparable: {'; '.join(declared_names)}"
     return Outcome.MEASURED if alone else Outcome.PASS, reason
 
 
@@ -203,12 +206,20 @@ def waited_for(ranks: Sequence[Rows], hosts: Sequence[str] = ()) -> str | None:
     """
     if len(ranks) < 2 or min(map(len, ranks)) < _LEAST_STEPS:
         return None
-    waits = [[float(s["communication_s"]) + float(s["bubble_s"]) for s in own] for own in ranks]
-    usual, step = [median(own) for own in waits], median(float(s["step_s"]) for s in ranks[0])
+    waits = [
+        [float(s["communication_s"]) + float(s["bubble_s"]) for s in rank_steps]
+        for rank_steps in ranks
+    ]
+    usual, step = (
+        [median(rank_steps) for rank_steps in waits],
+        median(float(s["step_s"]) for s in ranks[0]),
+    )
     slow, gap = usual.index(min(usual)), max(usual) - min(usual)
     # The share of steps in which no rank waits less than this one.
     together = list(zip(*waits, strict=False))
-    steadiness = sum(each[slow] <= min(each) for each in together) / len(together)
+    steadiness = sum(waits_of_step[slow] <= min(waits_of_step) for waits_of_step in together) / len(
+        together
+    )
     if not gap > MAX_UNEVEN * step or steadiness < STEADY:
         return None
     where = f" on {hosts[slow]}" if len(hosts) == len(ranks) and hosts[slow] else ""
@@ -216,9 +227,10 @@ def waited_for(ranks: Sequence[Rows], hosts: Sequence[str] = ()) -> str | None:
         f"of a step of {format_time(step)}, {format_time(gap)} is another rank's waiting for rank "
         f"{slow}{where}"
     )
-    others = [own for own in ranks if own is not ranks[slow]]
+    others = [rank_steps for rank_steps in ranks if rank_steps is not ranks[slow]]
     longer = {
-        phase: _usual(ranks[slow], phase) - median(_usual(own, phase) for own in others)
+        phase: _usual(ranks[slow], phase)
+        - median(_usual(rank_steps, phase) for rank_steps in others)
         for phase in ranks[slow][0].get("own_in", {})
     }
     if not longer:

@@ -26,5 +26,5 @@ def host_name(machine: Mapping[str, Any] | None) -> str:
 
 
 def _text(part: object, name: str) -> str:
-    found = part.get(name) if isinstance(part, Mapping) else None
-    return found if isinstance(found, str) else ""
+    value = part.get(name) if isinstance(part, Mapping) else None
+    return value if isinstance(value, str) else ""

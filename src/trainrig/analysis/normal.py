@@ -87,15 +87,16 @@ class PublishedCase:
     @property
     def sources(self) -> tuple[str, ...]:
         """Sources of the figures, each once."""
-        return tuple(dict.fromkeys(str(one.source) for one in self.figures))
+        return tuple(dict.fromkeys(str(figure.source) for figure in self.figures))
 
     @property
     def software(self) -> tuple[str, ...]:
         """Frameworks and versions, as printed."""
-        found = (
-            one.conditions.get("framework", one.conditions.get("software")) for one in self.figures
+        names = (
+            figure.conditions.get("framework", figure.conditions.get("software"))
+            for figure in self.figures
         )
-        return tuple(dict.fromkeys(str(one) for one in found if one))
+        return tuple(dict.fromkeys(str(name) for name in names if name))
 
     @property
     def dates(self) -> str:
@@ -121,14 +122,14 @@ class PublishedSelection:
     model: str = ""
     precision: str = ""
 
-    def fits(self, one: PublishedCase) -> bool:
+    def fits(self, case: PublishedCase) -> bool:
         """Return whether a case passes the filter."""
         return (
-            (not self.devices or one.device in self.devices)
-            and self.kind in ("", one.kind)
-            and self.precision in ("", one.dtype)
-            and normalise(self.model) in normalise(one.model)
-            and not (self.model and not one.model)
+            (not self.devices or case.device in self.devices)
+            and self.kind in ("", case.kind)
+            and self.precision in ("", case.dtype)
+            and normalise(self.model) in normalise(case.model)
+            and not (self.model and not case.model)
         )
 
     def words(self) -> str:
@@ -146,29 +147,31 @@ def published_cases(wanted: PublishedSelection | None = None) -> tuple[Published
     Raises DataError where a table is damaged.
     """
     wanted = wanted or PublishedSelection()
-    return tuple(one for one in _all_cases() if wanted.fits(one))
+    return tuple(case for case in _all_cases() if wanted.fits(case))
 
 
 @cache
 def _all_cases() -> tuple[PublishedCase, ...]:
     records = (*published_records(), *published_trainings())
     known = [
-        one
-        for one in records
-        if one.value and is_measurement(one)
-        if not str(one.device).startswith(_NO_CARD)
+        record
+        for record in records
+        if record.value and is_measurement(record)
+        if not str(record.device).startswith(_NO_CARD)
     ]
-    groups = grouped(known, lambda one: one.key)
+    groups = grouped(known, lambda record: record.key)
     cases = [_case_of(members) for members in groups.values()]
     order = {name: place for place, name in enumerate(KINDS)}
-    return tuple(sorted(cases, key=lambda one: (one.device.lower(), order[one.kind])))
+    return tuple(sorted(cases, key=lambda case: (case.device.lower(), order[case.kind])))
 
 
 def _case_of(members: Sequence[Record]) -> PublishedCase:
     first = members[0]
     best: dict[str, float] = {}
-    for source, own in grouped(members, lambda one: str(one.source)).items():
-        best[source] = best_value((one.value or 0.0 for one in own), first.unit) or 0.0
+    for source, source_figures in grouped(members, lambda record: str(record.source)).items():
+        best[source] = (
+            best_value((record.value or 0.0 for record in source_figures), first.unit) or 0.0
+        )
     return PublishedCase(
         device=first.device or "not stated",
         kind=published_kind(first),
@@ -241,10 +244,10 @@ def _training_text(record: Record) -> str:
 def check_words(wanted: PublishedSelection) -> None:
     """Raise UsageError for a model or a data type that no published figure is of."""
     everything = _all_cases()
-    models = sorted({one.model for one in everything if one.model})
+    models = sorted({case.model for case in everything if case.model})
     if not any(normalise(wanted.model) in normalise(name) for name in models):
         raise unknown("published model", wanted.model, models)
-    types = sorted({one.dtype for one in everything if one.dtype})
+    types = sorted({case.dtype for case in everything if case.dtype})
     if wanted.precision and wanted.precision not in types:
         raise unknown("precision", wanted.precision, types)
 
@@ -270,12 +273,12 @@ def _of_kind(word: str) -> list[str]:
     if (device := _device(word)) is not None:
         return [device]
     wanted = word.casefold().replace("-", " ").split()
-    printed = dict.fromkeys(one.device for one in _all_cases())
+    printed = dict.fromkeys(case.device for case in _all_cases())
     return [name for name in printed if wanted and name.casefold().split()[: len(wanted)] == wanted]
 
 
 def _each_one_card(words: Sequence[str]) -> tuple[str, ...]:
-    found: list[str] = []
+    cards: list[str] = []
     parts = [part for word in words for part in word.split()] if len(words) > 1 else list(words)
     if len(words) > 1 and all(_device(word) for word in words):
         parts = list(words)
@@ -283,17 +286,17 @@ def _each_one_card(words: Sequence[str]) -> tuple[str, ...]:
         for length in range(len(parts), 0, -1):
             name = " ".join(parts[:length])
             if (device := _device(name)) is not None:
-                found.append(device)
+                cards.append(device)
                 parts = parts[length:]
                 break
         else:
             raise _unknown(" ".join(parts))
-    return tuple(dict.fromkeys(found))
+    return tuple(dict.fromkeys(cards))
 
 
 def _device(name: str) -> str | None:
     """Return the card of a name: of the catalog, or as a source printed it."""
-    printed = {normalise(one.device): one.device for one in _all_cases()}
+    printed = {normalise(case.device): case.device for case in _all_cases()}
     chip = find_chip(name)
     if chip is not None:
         return chip.name
@@ -301,24 +304,26 @@ def _device(name: str) -> str | None:
 
 
 def _unknown(name: str) -> UsageError:
-    printed = [one.device for one in _all_cases() if normalise(name) in normalise(one.device)]
+    printed = [case.device for case in _all_cases() if normalise(name) in normalise(case.device)]
     several = [chip.name for chip in candidates(name)]
-    shown = name if len(name) <= 60 else name[:57] + "..."
+    short_name = name if len(name) <= 60 else name[:57] + "..."
     fitting = list(dict.fromkeys((*several, *printed)))
     if len(fitting) > 1:
-        return UsageError(f"{shown} is one of: {', '.join(fitting[:6])}", "give the whole name")
+        return UsageError(
+            f"{short_name} is one of: {', '.join(fitting[:6])}", "give the whole name"
+        )
     near = fitting or did_you_mean(name)
     hint = f"did you mean {' or '.join(near)}?" if near else "list the cards: trainrig published"
-    return UsageError(f"unknown chip: {shown}", hint)
+    return UsageError(f"unknown chip: {short_name}", hint)
 
 
 def nothing_published(wanted: PublishedSelection) -> UsageError:
     """Return the error of a selection that no published figure fits, with what comes nearest."""
     words = wanted.words()
     error = f"nothing published for {words} here" if words else "nothing published here"
-    others = dict.fromkeys(one.device for one in published_cases() if one.device)
+    others = dict.fromkeys(case.device for case in published_cases() if case.device)
     narrowed = dataclasses.replace(wanted, devices=())
-    same_question = dict.fromkeys(one.device for one in published_cases(narrowed))
+    same_question = dict.fromkeys(case.device for case in published_cases(narrowed))
     if wanted.devices and any(name in others for name in wanted.devices):
         card = next(name for name in wanted.devices if name in others)
         return UsageError(error, f"all that is published of it: trainrig published {card}")
@@ -366,20 +371,23 @@ class CardSummary:
 
 def card_summaries(cases: Iterable[PublishedCase]) -> tuple[CardSummary, ...]:
     """Return a summary of each card, the fastest product first."""
-    found = [
-        _summary(device, own) for device, own in grouped(cases, lambda one: one.device).items()
+    summaries = [
+        _summary(device, card_cases)
+        for device, card_cases in grouped(cases, lambda case: case.device).items()
     ]
-    return tuple(sorted(found, key=lambda one: -(one.matmul.high if one.matmul else 0.0)))
+    return tuple(
+        sorted(summaries, key=lambda summary: -(summary.matmul.high if summary.matmul else 0.0))
+    )
 
 
 def _summary(device: str, cases: Sequence[PublishedCase]) -> CardSummary:
     years = sorted(
-        {published_source(name).date[:4] for one in cases for name in one.sources} - {""}
+        {published_source(name).date[:4] for case in cases for name in case.sources} - {""}
     )
-    records = [record for one in cases for record in one.figures]
+    records = [record for case in cases for record in case.figures]
 
     def of(kind: PublishedKind) -> int:
-        return sum(len(one.figures) for one in cases if one.kind == kind)
+        return sum(len(case.figures) for case in cases if case.kind == kind)
 
     return CardSummary(
         device=device,
@@ -417,8 +425,8 @@ _BEYOND_CACHES = 256 << 20
 def best_of(records: Iterable[Record]) -> PublishedRange | None:
     """Return the range of the best figures of each source; None where there is none."""
     of_source = grouped(filter(is_measurement, records), lambda record: str(record.source))
-    best = [best_record(own) for own in of_source.values()]
-    known = [one.value for one in best if one is not None and one.value]
+    best = [best_record(figures) for figures in of_source.values()]
+    known = [record.value for record in best if record is not None and record.value]
     return PublishedRange(low=min(known), high=max(known), num=len(known)) if known else None
 
 
@@ -441,17 +449,17 @@ class PublishedRatio:
 
 def ratios(first: str, second: str, cases: Sequence[PublishedCase]) -> tuple[PublishedRatio, ...]:
     """Return the cases that both cards have, by kind, in the first card's order."""
-    other = {_identity(one): one for one in cases if one.device == second}
+    other = {_identity(case): case for case in cases if case.device == second}
     return tuple(
-        PublishedRatio(first=one, second=other[_identity(one)])
-        for one in cases
-        if one.device == first and _identity(one) in other
+        PublishedRatio(first=case, second=other[_identity(case)])
+        for case in cases
+        if case.device == first and _identity(case) in other
     )
 
 
-def _identity(one: PublishedCase) -> tuple[object, ...]:
+def _identity(case: PublishedCase) -> tuple[object, ...]:
     """Return the case without its card."""
-    first = one.figures[0]
+    first = case.figures[0]
     return (*first.key[:4], first.device_count)
 
 
@@ -481,8 +489,8 @@ def owner_of(source: str | None) -> str:
 @cache
 def _rows_of(device: str) -> tuple[Row, ...]:
     """Return the published rows of one card alone."""
-    own = [each for each in published_records() if each.device == device and each.device_count == 1]
-    return tuple(row for row in join(own, observed=Kind.BASELINE) if row.value)
+    rows = [row for row in published_records() if row.device == device and row.device_count == 1]
+    return tuple(row for row in join(rows, observed=Kind.BASELINE) if row.value)
 
 
 PRINTED = 0.005
@@ -524,20 +532,20 @@ def cases_dict(cases: Iterable[PublishedCase]) -> list[dict[str, Any]]:
     """Return the object that ``published --json`` prints of each case, in base SI units."""
     return [
         {
-            "device": one.device,
-            "kind": one.kind,
-            "benchmark": one.figures[0].benchmark,
-            "what": one.what,
-            "case": dict(one.case),
-            "dtype": one.dtype,
-            "device_count": one.count,
-            "metric": one.figures[0].metric,
-            "unit": one.unit,
-            "low": one.best[0],
-            "median": one.value,
-            "high": one.best[-1],
-            "n": one.num,
-            "dates": one.dates,
+            "device": case.device,
+            "kind": case.kind,
+            "benchmark": case.figures[0].benchmark,
+            "what": case.what,
+            "case": dict(case.case),
+            "dtype": case.dtype,
+            "device_count": case.count,
+            "metric": case.figures[0].metric,
+            "unit": case.unit,
+            "low": case.best[0],
+            "median": case.value,
+            "high": case.best[-1],
+            "n": case.num,
+            "dates": case.dates,
             "figures": [
                 {
                     "value": figure.value,
@@ -546,15 +554,15 @@ def cases_dict(cases: Iterable[PublishedCase]) -> list[dict[str, Any]]:
                     "date": published_source(str(figure.source)).date or None,
                     "conditions": dict(figure.conditions),
                 }
-                for figure in one.figures
+                for figure in case.figures
             ],
         }
-        for one in cases
+        for case in cases
     ]
 
 
-def summary_dict(one: CardSummary) -> dict[str, Any]:
+def summary_dict(summary: CardSummary) -> dict[str, Any]:
     """Return the object that ``published --json`` prints of a card."""
-    content = dataclasses.asdict(dataclasses.replace(one, chip=None))
-    content["chip"] = one.chip.name if one.chip else None
+    content = dataclasses.asdict(dataclasses.replace(summary, chip=None))
+    content["chip"] = summary.chip.name if summary.chip else None
     return content

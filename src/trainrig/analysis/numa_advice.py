@@ -67,20 +67,20 @@ def _of_host(rates: Rates, nodes: Sequence[int]) -> Iterator[str]:
         else:
             yield f"Memory of {second} gives the processors of {first} no less than their own."
     bound, unbound = rates.get(("copy", ALL, OWN)), rates.get(("copy", ANY, ANY))
-    if (found := _compared(bound, unbound)) is None:
+    if (order := _compared(bound, unbound)) is None:
         return
     both = f"{_text(bound)} bound, {_text(unbound)} unbound"
     commands = "; ".join(
         f"numactl --cpunodebind={node} --membind={node} COMMAND" for node in nodes[:2]
     )
-    if found > 0:
+    if order > 0:
         more = ", and so on" if len(nodes) > 2 else ""
         yield (
             f"Bind one process, or a group of ranks, to each node: {both}. {commands}{more}. "
             "Of ranks without GPUs `trainrig train --bind` does it; torchrun --numa-binding=node "
             "binds ranks with GPUs."
         )
-    elif found < 0:
+    elif order < 0:
         yield f"Leave it unbound: {both}. numactl --interleave=all is for one process on all nodes."
     else:
         yield f"Binding all nodes at once cannot be told from no binding: {both}."
@@ -92,16 +92,16 @@ def _of_gpu(rates: Rates, nodes: Sequence[int], index: int) -> Iterator[str]:
         node: [rates.get((way, node_text(node), node_text(node))) for way in ("h2d", "d2h")]
         for node in nodes
     }
-    whole = {node: own for node, own in pairs.items() if all(_value(each) for each in own)}
+    whole = {node: both for node, both in pairs.items() if all(_value(rate) for rate in both)}
     if len(whole) < 2:
         return
-    best = max(whole, key=lambda node: sum(_value(each) for each in whole[node]))
-    others = [own for node, own in whole.items() if node != best]
+    best = max(whole, key=lambda node: sum(_value(rate) for rate in whole[node]))
+    others = [both for node, both in whole.items() if node != best]
     clear = [
-        own
-        for own in others
-        if any(_compared(a, b) == 1 for a, b in zip(whole[best], own, strict=True))
-        and not any(_compared(a, b) == -1 for a, b in zip(whole[best], own, strict=True))
+        both
+        for both in others
+        if any(_compared(a, b) == 1 for a, b in zip(whole[best], both, strict=True))
+        and not any(_compared(a, b) == -1 for a, b in zip(whole[best], both, strict=True))
     ]
     there = ", ".join(map(_text, whole[best]))
     if len(clear) == len(others):

@@ -60,46 +60,48 @@ class Pattern:
 def find_patterns(view: RunView) -> tuple[Pattern, ...]:
     """Return everything that one run's numbers say, device by device."""
     everything = rows(view)
-    found: list[Pattern] = []
+    patterns: list[Pattern] = []
     for where, name in name_devices(devices(everything)).items():
-        own = tuple(row for row in everything if (row.device, row.index) == where)
-        found += _launch_bound(own, name)
-        found += _in_cache(view, own, name)
-        found += _boosted(view, own, name)
-        found += _activation(view, own, name)
-    return (*found, *_no_p2p(everything))
+        device_rows = tuple(row for row in everything if (row.device, row.index) == where)
+        patterns += _launch_bound(device_rows, name)
+        patterns += _in_cache(view, device_rows, name)
+        patterns += _boosted(view, device_rows, name)
+        patterns += _activation(view, device_rows, name)
+    return (*patterns, *_no_p2p(everything))
 
 
 # ---- equal times over a growing batch
 
 
-def _launch_bound(own: Sequence[Row], name: str) -> Iterator[Pattern]:
+def _launch_bound(device_rows: Sequence[Row], name: str) -> Iterator[Pattern]:
     """Yield every layer of equal times, the one of the widest row of batches first."""
     kinds: dict[str, Record] = {}
-    for row in own:
+    for row in device_rows:
         if row.role is Role.BLOCK and "batch_size" in row.case and row.measured is not None:
             case = {name: value for name, value in row.case.items() if name != "batch_size"}
             kinds.setdefault(case_text(row.benchmark, case), row.measured)
-    found: list[tuple[float, int, str]] = []
+    flat_layers: list[tuple[float, int, str]] = []
     records: list[str] = []
-    for what, record in kinds.items():
-        points = layer_times(own, record)
+    for layer, record in kinds.items():
+        points = layer_times(device_rows, record)
         flat = launch_bound({batch: time for batch, (time, _) in points.items()})
         if flat is None:
             continue
         first, last = flat
         inside = [pair for batch, pair in points.items() if first <= batch <= last]
         times = range_text(min(t for t, _ in inside), max(t for t, _ in inside), "s")
-        found.append((first / last, last, f"{what}: {times} at every batch from {first} to {last}"))
-        records += [seen.id for _, seen in inside]
-    if not found:
+        flat_layers.append(
+            (first / last, last, f"{layer}: {times} at every batch from {first} to {last}")
+        )
+        records += [row.id for _, row in inside]
+    if not flat_layers:
         return
-    found.sort(key=lambda row: row[0])
-    _, last, text = found[0]
+    flat_layers.sort(key=lambda row: row[0])
+    _, last, text = flat_layers[0]
     why = "It is launch-bound: the GPU waits for the host to launch its kernels"
-    if own[0].index is None:
+    if device_rows[0].index is None:
         why = "The framework's overhead takes the time, not arithmetic"
-    others = "; ".join(each for _, _, each in found[1:MAX_ROWS_SHOWN])
+    others = "; ".join(layer_text for _, _, layer_text in flat_layers[1:MAX_ROWS_SHOWN])
     likewise = f" Likewise {others}." if others else ""
     yield Pattern(
         id="launch-bound",
@@ -113,19 +115,23 @@ def _launch_bound(own: Sequence[Row], name: str) -> Iterator[Pattern]:
 # ---- faster than the memory
 
 
-def _in_cache(view: RunView, own: Sequence[Row], name: str) -> Iterator[Pattern]:
+def _in_cache(view: RunView, device_rows: Sequence[Row], name: str) -> Iterator[Pattern]:
     """Yield the fastest vector of a device, where it fits the last-level cache."""
-    memory, cache = claimed_memory(view, own) or memory_rate(view, own), cache_of(view, own)
+    memory, cache = (
+        claimed_memory(view, device_rows) or memory_rate(view, device_rows),
+        cache_of(view, device_rows),
+    )
     if memory is None or cache is None:
         return
-    held, level = cache
+    cache_size, level = cache
     candidates = [
         (row.value, work.num_bytes, row)
-        for row in own
+        for row in device_rows
         if row.role is Role.STREAM and row.metric == "byte_rate" and row.is_usable
-        if (work := work_of(row.benchmark, row.case)) is not None and 0 < work.num_bytes <= held
+        if (work := work_of(row.benchmark, row.case)) is not None
+        and 0 < work.num_bytes <= cache_size
     ]
-    rate, size, row = max(candidates, key=lambda found: found[0], default=(0.0, 0, None))
+    rate, size, row = max(candidates, key=lambda candidate: candidate[0], default=(0.0, 0, None))
     if row is None or rate <= memory * (1.0 + CLOSE):
         return
     yield Pattern(
@@ -133,27 +139,29 @@ def _in_cache(view: RunView, own: Sequence[Row], name: str) -> Iterator[Pattern]
         subject=f"{name}: {row.case.get('op')}",
         text=f"{name}, {case_text(row.benchmark, row.case)}: {format_quantity(rate, 'B/s')} "
         f"against {format_quantity(memory, 'B/s')} of the memory. It lives in {level}: "
-        f"{format_memory(size)} of {format_memory(held)}, and says nothing about the memory.",
+        f"{format_memory(size)} of {format_memory(cache_size)}, and says nothing about the memory.",
         next="a vector beyond the cache, or buffers in rotation: cache cold",
         records=_ids([row]),
     )
 
 
-def _ids(seen: Iterable[Row]) -> tuple[str, ...]:
+def _ids(measured_rows: Iterable[Row]) -> tuple[str, ...]:
     """Return the records that rows were measured as."""
-    return tuple(row.measured.id for row in seen if row.measured is not None)
+    return tuple(row.measured.id for row in measured_rows if row.measured is not None)
 
 
 # ---- faster than the data sheet
 
 
-def _boosted(view: RunView, own: Sequence[Row], name: str) -> Iterator[Pattern]:
+def _boosted(view: RunView, device_rows: Sequence[Row], name: str) -> Iterator[Pattern]:
     """Yield the best product of each dtype that beats its claim by what a clock can do."""
-    bursts = [row for row in own if is_burst(row) and row.index is not None and row.is_usable]
+    bursts = [
+        row for row in device_rows if is_burst(row) and row.index is not None and row.is_usable
+    ]
     best: dict[str, Row] = {}
     for row in bursts:
         dtype = str(row.case.get("dtype"))
-        best[dtype] = max(best.get(dtype, row), row, key=lambda each: each.value)
+        best[dtype] = max(best.get(dtype, row), row, key=lambda candidate: candidate.value)
     for dtype, row in best.items():
         claim, record = claim_for(view.records, row), row.measured
         if claim is None or not claim.value or record is None:
@@ -182,10 +190,10 @@ def _boosted(view: RunView, own: Sequence[Row], name: str) -> Iterator[Pattern]:
 # ---- what an activation costs
 
 
-def _activation(view: RunView, own: Sequence[Row], name: str) -> Iterator[Pattern]:
+def _activation(view: RunView, device_rows: Sequence[Row], name: str) -> Iterator[Pattern]:
     """Yield a dense product with and without its activation, against the bytes of that."""
-    bandwidth = memory_rate(view, own)
-    layers = [row for row in own if row.role is Role.BLOCK and row.is_usable]
+    bandwidth = memory_rate(view, device_rows)
+    layers = [row for row in device_rows if row.role is Role.BLOCK and row.is_usable]
     activated = {
         _product(row): row for row in layers if is_dense(row.case.get("layer"), activation=True)
     }

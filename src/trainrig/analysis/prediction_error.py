@@ -24,8 +24,8 @@ FROM_RATES = {"from": "rates"}
 """A condition of predictions that the step's model made, and history or publications did not."""
 
 
-def _error(predicted: float, seen: float, unit: str) -> float:
-    return seen / predicted - 1.0 if "/" in unit else predicted / seen - 1.0
+def _error(predicted: float, measured: float, unit: str) -> float:
+    return measured / predicted - 1.0 if "/" in unit else predicted / measured - 1.0
 
 
 def part_of(record: Record) -> str:
@@ -53,8 +53,8 @@ class Entry:
     @property
     def error(self) -> float:
         """Relative error of the predicted time: see the module's paragraph."""
-        predicted, seen = self.predicted.value or 0.0, self.measured.value or 0.0
-        return _error(predicted, seen, self.predicted.unit)
+        predicted, measured = self.predicted.value or 0.0, self.measured.value or 0.0
+        return _error(predicted, measured, self.predicted.unit)
 
     @property
     def inside(self) -> bool | None:
@@ -147,13 +147,13 @@ def errors_of(name: str, entries: Sequence[Entry]) -> ErrorSummary:
 def by_part(ledger: Ledger) -> tuple[ErrorSummary, ...]:
     """Return a summary for each part, those that the step's model made first."""
     groups = grouped(ledger.entries, lambda entry: (not entry.is_from_rates, entry.name))
-    return tuple(errors_of(name, own) for (_, name), own in sorted(groups.items()))
+    return tuple(errors_of(name, entries) for (_, name), entries in sorted(groups.items()))
 
 
 def by_run(ledger: Ledger) -> tuple[ErrorSummary, ...]:
     """Return a summary for each run, oldest first."""
     groups = grouped(ledger.entries, lambda entry: entry.run)
-    return tuple(errors_of(run, own) for run, own in groups.items())
+    return tuple(errors_of(run, entries) for run, entries in groups.items())
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -183,7 +183,7 @@ def calibrate(ledger: Ledger) -> tuple[Correction, ...]:
     """
     modelled = (entry for entry in ledger.entries if entry.is_from_rates)
     parts = grouped(modelled, lambda entry: entry.part)
-    return tuple(c for part, own in sorted(parts.items()) if (c := _correction(part, own)))
+    return tuple(c for part, entries in sorted(parts.items()) if (c := _correction(part, entries)))
 
 
 def _correction(part: str, entries: Sequence[Entry]) -> Correction | None:
@@ -218,5 +218,7 @@ def ledger_dict(ledger: Ledger, corrections: Sequence[Correction] | None) -> dic
         "by_run": [asdict(run) for run in by_run(ledger)],
     }
     if corrections is not None:
-        result["corrections"] = [asdict(one) | {"kept": one.helps} for one in corrections]
+        result["corrections"] = [
+            asdict(correction) | {"kept": correction.helps} for correction in corrections
+        ]
     return result

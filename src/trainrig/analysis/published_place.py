@@ -97,8 +97,8 @@ def published_place(record: Record, link: str | None = None) -> PublishedPlace |
 
 @cache
 def _by_benchmark() -> Mapping[str, list[Record]]:
-    known = (one for one in published_records() if one.value and is_measurement(one))
-    return grouped(known, lambda one: one.benchmark)
+    known = (record for record in published_records() if record.value and is_measurement(record))
+    return grouped(known, lambda record: record.benchmark)
 
 
 def _figures(record: Record, role: Role | None, link: str | None) -> Iterator[Record]:
@@ -148,7 +148,7 @@ def _mark_of(record: Record) -> str | None:
     from trainrig.importers import importers
 
     name = record.conditions.get("tool")
-    spec = next((one for one in importers() if one.name == name), None)
+    spec = next((importer for importer in importers() if importer.name == name), None)
     return (spec.published if spec else "") or None
 
 
@@ -157,17 +157,17 @@ def _is_made_by(mark: str, figure: Record) -> bool:
     return any(text.startswith(mark) for text in stated)
 
 
-def _is_card(own: str, published: str) -> bool:
+def _is_card(device: str, published: str) -> bool:
     """Return whether a figure's card is the record's.
 
     A short name of the user's (``A100``) means every card whose name begins with its words; a
     published short name means a card only where it fits no other one.
     """
-    if own == published:
+    if device == published:
         return True
-    if (chip := find_chip(own)) is not None:
+    if (chip := find_chip(device)) is not None:
         return find_chip(published) is None and candidates(published) == (chip,)
-    words, others = own.casefold().split(), published.casefold().split()
+    words, others = device.casefold().split(), published.casefold().split()
     return bool(words) and others[: len(words)] == words
 
 
@@ -224,13 +224,13 @@ def _paths(view: RunView) -> list[str]:
 def _fastest(view: RunView) -> float:
     """Return the highest rate in one direction between devices, B/s."""
     rates = [
-        each.value or 0.0
-        for each in view.records
-        if each.is_point
-        and role_of(each.benchmark) in _OVER_LINKS
-        and each.metric in ("bus_rate", "byte_rate")
-        and each.num_devices > 1
-        and each.case.get("ways", 1) == 1
+        record.value or 0.0
+        for record in view.records
+        if record.is_point
+        and role_of(record.benchmark) in _OVER_LINKS
+        and record.metric in ("bus_rate", "byte_rate")
+        and record.num_devices > 1
+        and record.case.get("ways", 1) == 1
     ]
     return max(rates, default=0.0)
 
@@ -239,7 +239,7 @@ def _fabric_of(device: str) -> str | None:
     """Return the one fabric of the chips that a name may mean; None where they differ."""
     chip = find_chip(device)
     chips: tuple[Chip, ...] = (chip,) if chip else candidates(device)
-    fabrics = {each.link.name for each in chips}
+    fabrics = {chip.link.name for chip in chips}
     fabric = fabrics.pop() if len(fabrics) == 1 else None
     return None if fabric == "none" else fabric
 
@@ -269,7 +269,7 @@ def _trainings(record: Record) -> Iterator[tuple[Record, float]]:
     """Yield published steps of the same training, each with its number of the record's metric."""
     if any(record.case.get(name) is None for name in _STATED) or record.case.get("part"):
         return
-    own = {name: record.case[name] for name in _STATED}
+    stated_case = {name: record.case[name] for name in _STATED}
     for figure in published_trainings():
         is_explained = figure.conditions.get("grade") == "C"  # by a slow host, or by what it lacks
         if figure.device_count != record.device_count or is_explained:
@@ -279,8 +279,8 @@ def _trainings(record: Record) -> Iterator[tuple[Record, float]]:
         theirs = {name: v for name, v in figure.case.items() if name not in _UNSTATED}
         is_whole = theirs.pop("kind", None) == "pretrain"
         theirs.setdefault("grad_accum", 1)
-        same_model = normalise(str(theirs.pop("model"))) == normalise(str(own["model"]))
-        is_same = theirs == {name: v for name, v in own.items() if name != "model"}
+        same_model = normalise(str(theirs.pop("model"))) == normalise(str(stated_case["model"]))
+        is_same = theirs == {name: v for name, v in stated_case.items() if name != "model"}
         if is_whole and same_model and is_same:
             value = _training_number(figure, record)
             if value:

@@ -90,7 +90,7 @@ class RackMetric:
     @property
     def outliers(self) -> tuple[NodeValue, ...]:
         """The nodes that are behind."""
-        return tuple(one for one in self.values if one.is_outlier)
+        return tuple(value for value in self.values if value.is_outlier)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -104,8 +104,8 @@ class Rack:
     @property
     def outliers(self) -> tuple[tuple[RackMetric, NodeValue], ...]:
         """Every value that is behind, the farthest first."""
-        found = [(metric, one) for metric in self.metrics for one in metric.outliers]
-        return tuple(sorted(found, key=lambda pair: pair[1].deviation or 0.0))
+        outliers = [(metric, value) for metric in self.metrics for value in metric.outliers]
+        return tuple(sorted(outliers, key=lambda pair: pair[1].deviation or 0.0))
 
     def behind(self) -> dict[str, list[tuple[RackMetric, NodeValue]]]:
         """Return the outliers of each node, the farthest first."""
@@ -126,26 +126,26 @@ class Rack:
 def rack_of(views: Sequence[RunView]) -> Rack:
     """Return several runs, node by metric."""
     nodes = tuple(_nodes(views))
-    found: dict[tuple[object, ...], dict[int, Row]] = {}
+    rows_by_key: dict[tuple[object, ...], dict[int, Row]] = {}
     for number, view in enumerate(views):
         for row in rows(view):
             if row.measured is not None:
-                mine = found.setdefault(row.key, {})
+                mine = rows_by_key.setdefault(row.key, {})
                 if number not in mine or _is_behind(row, mine[number]):
                     mine[number] = row
     least = min(2, len(nodes))  # a single run's values are written as they are
-    metrics = [_metric(members, nodes) for members in found.values() if len(members) >= least]
+    metrics = [_metric(members, nodes) for members in rows_by_key.values() if len(members) >= least]
     return Rack(nodes=nodes, metrics=tuple(sorted(metrics, key=lambda metric: not metric.outliers)))
 
 
 def _nodes(views: Sequence[RunView]) -> Iterator[Node]:
-    seen: dict[str, int] = {}
+    name_counts: dict[str, int] = {}
     for view in views:
         name = str(at_path(view.machine, "host", "hostname") or view.name)
-        seen[name] = seen.get(name, 0) + 1
+        name_counts[name] = name_counts.get(name, 0) + 1
         verdict, reason = verdict_of(view)
         yield Node(
-            name=name if seen[name] == 1 else f"{name} #{seen[name]}",
+            name=name if name_counts[name] == 1 else f"{name} #{name_counts[name]}",
             run=view.name,
             devices=device_names(view),
             verdict=verdict,
@@ -164,7 +164,7 @@ def _is_behind(row: Row, other: Row) -> bool:
 def _metric(members: dict[int, Row], nodes: Sequence[Node]) -> RackMetric:
     first = next(iter(members.values()))
     records = [members[n].measured if n in members else None for n in range(len(nodes))]
-    judged = [one.value or 0.0 for one in records if one is not None and one.is_usable]
+    judged = [record.value or 0.0 for record in records if record is not None and record.is_usable]
     middle = median(judged) if judged else None
     enough = len(judged) >= MIN_NODES
     spread = _NORMAL * median([abs(value - middle) for value in judged]) if middle else 0.0
@@ -202,8 +202,8 @@ def shown_metrics(metrics: Iterable[RackMetric], most: int) -> tuple[RackMetric,
     best: dict[tuple[str, str], RackMetric] = {}
 
     def rank(metric: RackMetric) -> tuple[bool, int, bool, float]:
-        num = sum(one.is_judged for one in metric.values)
-        is_first = any(is_headline(one.record) for one in metric.values)
+        num = sum(value.is_judged for value in metric.values)
+        is_first = any(is_headline(value.record) for value in metric.values)
         fast = -(metric.median or 0.0) if less_is_better(metric.unit) else metric.median or 0.0
         return bool(metric.outliers), num, is_first, fast
 

@@ -89,7 +89,7 @@ def join(
     measurement replaces the one before it.  ``observed`` is BASELINE for a bundle
     of published figures.
     """
-    seen: dict[Key, dict[int | None, Record]] = {}
+    measured_records: dict[Key, dict[int | None, Record]] = {}
     predicted: dict[Key, dict[int | None, Record]] = {}
     published: dict[Key, list[Record]] = {}
     first: dict[Key, Record] = {}
@@ -97,7 +97,7 @@ def join(
         if record.attempt is not None:
             continue
         if record.kind is observed:
-            side = seen
+            side = measured_records
         elif record.kind is Kind.PREDICTED:
             side = predicted
         else:
@@ -108,10 +108,10 @@ def join(
         first.setdefault(record.key, record)
     for record in baselines:
         published.setdefault(record.key, []).append(record)
-    found = []
+    joined_rows = []
     for key, record in first.items():
         planned = predicted.get(key, {})
-        for index in seen.get(key) or planned:
+        for index in measured_records.get(key) or planned:
             row = Row(
                 key=key,
                 case=record.case,
@@ -121,12 +121,12 @@ def join(
                 device=record.device,
                 index=index,
                 count=record.num_devices,
-                measured=seen.get(key, {}).get(index),
+                measured=measured_records.get(key, {}).get(index),
                 predicted=planned.get(index) or planned.get(None),
                 baselines=tuple(published.get(key, ())),
             )
-            found.append(row)
-    return tuple(found)
+            joined_rows.append(row)
+    return tuple(joined_rows)
 
 
 _LATEST: list[tuple[RunView, tuple[Row, ...]]] = []
@@ -142,16 +142,16 @@ def rows(view: RunView) -> tuple[Row, ...]:
     """
     for known, joined in _LATEST:
         parts = ((known.records, view.records), (known.baselines, view.baselines))
-        if all(one is other for one, other in (*parts, (known.config, view.config))):
+        if all(part is other for part, other in (*parts, (known.config, view.config))):
             return joined
     has_points = any(record.is_point for record in view.records)
     observed = Kind.BASELINE if is_published(view) and not has_points else Kind.MEASURED
     # Published figures are met by their device: of a processor's run none is read.
     is_met = any(record.device in published_devices() for record in view.records)
-    found = join(view.records, view.baselines if is_met else (), observed)
-    _LATEST.append((view, found))
+    joined_rows = join(view.records, view.baselines if is_met else (), observed)
+    _LATEST.append((view, joined_rows))
     del _LATEST[:-_MOST_RUNS]
-    return found
+    return joined_rows
 
 
 def is_published(view: RunView) -> bool:
@@ -188,7 +188,9 @@ def claim_for(records: Iterable[Record], row: Row) -> Record | None:
     Data that is hot in cache has no ceiling of its own; what stands in here is the memory's.
     """
     place = (Kind.CLAIMED, row.device, row.unit)
-    claims = [each for each in _claims(records) if (each.kind, each.device, each.unit) == place]
+    claims = [
+        claim for claim in _claims(records) if (claim.kind, claim.device, claim.unit) == place
+    ]
     is_stream = row.metric == "byte_rate" and row.role is Role.STREAM
     case = {**row.case, "cache": "cold"} if is_stream else row.case
     return expected.claim_for(claims, row.benchmark, case)
@@ -226,11 +228,11 @@ def siblings_of(
 
     ``fits`` says which rows; without it those whose rate the device alone decides.
     """
-    found: dict[Key, dict[int, Row]] = {}
+    rows_by_key: dict[Key, dict[int, Row]] = {}
     for row in rows:
         if row.index is not None and (fits or is_own_rate)(row):
-            found.setdefault(row.key, {})[row.index] = row
-    return {key: members for key, members in found.items() if len(members) > 1}
+            rows_by_key.setdefault(row.key, {})[row.index] = row
+    return {key: members for key, members in rows_by_key.items() if len(members) > 1}
 
 
 def is_own_rate(row: Row) -> bool:

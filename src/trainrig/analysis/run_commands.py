@@ -45,8 +45,8 @@ def moved(fix: str, config: Mapping[str, Any], run: str) -> str:
     A run may be read from another folder, after it was moved, or from a bundle.
     """
     return _RESUME.sub(
-        lambda found: resume_command(
-            config, run, longer="--budget" in found[0] or "larger --budget" in fix
+        lambda match: resume_command(
+            config, run, longer="--budget" in match[0] or "larger --budget" in fix
         ),
         fix,
     )
@@ -95,7 +95,7 @@ def _budget(config: Mapping[str, Any], *, longer: bool) -> Iterator[str]:
 
 
 def _strings(value: object) -> Sequence[str]:
-    return [str(each) for each in value] if isinstance(value, list | tuple) else []
+    return [str(item) for item in value] if isinstance(value, list | tuple) else []
 
 
 def _is_name(run: str) -> bool:

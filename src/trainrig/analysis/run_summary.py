@@ -91,17 +91,17 @@ def summarise(view: RunView) -> RunSummary:
     )
 
 
-def _read_number(one: NamedNumber) -> KeyNumber:
+def _read_number(number: NamedNumber) -> KeyNumber:
     """Return an imported number beside what others published of the same operation."""
-    place = one.number.place
+    place = number.number.place
     others = PublishedRange(low=place.low, high=place.high, num=place.num) if place else None
     return KeyNumber(
-        name=one.name,
-        value=one.number.value,
-        unit=one.number.record.unit,
-        what=one.number.what,
+        name=number.name,
+        value=number.number.value,
+        unit=number.number.record.unit,
+        what=number.number.what,
         others=others,
-        text=one.number.text,
+        text=number.number.text,
     )
 
 
@@ -135,15 +135,20 @@ def verdict_of(view: RunView) -> tuple[str, str]:
 
 def _gap_sentence(view: RunView, waterfalls: Sequence[Waterfall], *, only_trainings: bool) -> str:
     """Return the largest gap in one sentence, or why there is none."""
-    if (found := largest_gap(waterfalls)) is not None:
-        level = found.level
+    if (gap := largest_gap(waterfalls)) is not None:
+        level = gap.level
         band = ", below its expected band" if level.is_below else ""
-        reached = amount_of(level.value or 0.0, found.ceiling, level.unit)
+        reached = amount_of(level.value or 0.0, gap.ceiling, level.unit)
         return (
-            f"{capital(found.waterfall.title)}: {level.name[0].lower()}{level.name[1:]} reaches "
-            f"{reached} ({signed_share(found.gap.share)}){band}. {capital(found.gap.cause)}."
+            f"{capital(gap.waterfall.title)}: {level.name[0].lower()}{level.name[1:]} reaches "
+            f"{reached} ({signed_share(gap.gap.share)}){band}. {capital(gap.gap.cause)}."
         )
-    levels = [level for each in waterfalls for level in each.levels[1:] if level.value is not None]
+    levels = [
+        level
+        for waterfall in waterfalls
+        for level in waterfall.levels[1:]
+        if level.value is not None
+    ]
     if not levels and not only_trainings:
         has_values = any(row.value for row in rows(view))
         bare = "No point has a value, so there is no level to compare."
@@ -161,26 +166,26 @@ def _gap_sentence(view: RunView, waterfalls: Sequence[Waterfall], *, only_traini
 
 def missing(view: RunView) -> tuple[str, ...]:
     """Return the parts of a run that are missing or damaged."""
-    found = list(view.problems)
+    problems = list(view.problems)
     if (reason := fault(view)) is not None:
-        found.append(f"the comparison of experiments: {reason}")
-    if view.machine is None and not any("machine" in problem for problem in found):
-        found.append("the machine was not described")
+        problems.append(f"the comparison of experiments: {reason}")
+    if view.machine is None and not any("machine" in problem for problem in problems):
+        problems.append("the machine was not described")
     everything = _cases(view)
     unseen = sum(not is_seen for is_seen in everything.values())
     if is_imported(view.config):  # cards and the paths between them may be all that a file has
-        return tuple(found)
+        return tuple(problems)
     if unseen == len(everything) and not (not everything and readable(view)):
-        found.append("nothing was measured")
+        problems.append("nothing was measured")
     elif unseen:
-        found.append(f"{unseen} of {len(everything)} planned cases have no result")
-    return tuple(found)
+        problems.append(f"{unseen} of {len(everything)} planned cases have no result")
+    return tuple(problems)
 
 
 def _cases(view: RunView) -> dict[tuple[object, ...], bool]:
     """Return each planned case on its device, and whether it has a result."""
-    found: dict[tuple[object, ...], bool] = {}
+    results: dict[tuple[object, ...], bool] = {}
     for row in rows(view):
         place = (row.benchmark, tuple(sorted(row.case.items())), row.device, row.index, row.count)
-        found[place] = found.get(place, False) or row.measured is not None
-    return found
+        results[place] = results.get(place, False) or row.measured is not None
+    return results

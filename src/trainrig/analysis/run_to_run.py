@@ -55,8 +55,8 @@ class RunToRun:
 
     def margin_of(self, kind: str) -> float:
         """Return the logarithm of the factor by which two runs of a class differ."""
-        own = next(each for each in self.classes if each.name == kind)
-        return math.log1p(own.margin)
+        run_class = next(candidate for candidate in self.classes if candidate.name == kind)
+        return math.log1p(run_class.margin)
 
 
 @cache
@@ -133,7 +133,7 @@ def p_values(cases: Sequence[ComparedCase]) -> list[float]:
     Q), the run moved as a whole: their mean is held against the margins.  It is known better than
     any case, and of many cases one is always far out by chance.
     """
-    found = [1.0] * len(cases)
+    values = [1.0] * len(cases)
     places = range(len(cases))
     groups = grouped(places, lambda at: (kind_of(cases[at].record), cases[at].record.device_index))
     for group in groups.values():
@@ -144,8 +144,8 @@ def p_values(cases: Sequence[ComparedCase]) -> list[float]:
             comparisons = [mean] * len(group)
             level_shifts = [statistics.fmean(level_shifts)] * len(group)
         for at, comparison, level_shift in zip(group, comparisons, level_shifts, strict=True):
-            found[at] = cases[at].margin.p_value(comparison, level_shift)
-    return found
+            values[at] = cases[at].margin.p_value(comparison, level_shift)
+    return values
 
 
 def _moved_alike(comparisons: Sequence[Comparison]) -> bool:
@@ -252,12 +252,12 @@ def runs_to_learn_from(
     """
     machine = machine_key(new.machine)
     before = [run for run in others if run.name not in (old.name, new.name)]
-    found = [
+    machine_runs = [
         run
         for run in (*before, old)
         if machine_key(run.machine) == machine and _began(run) <= _began(old)
     ]
-    return tuple(sorted(found, key=_began))
+    return tuple(sorted(machine_runs, key=_began))
 
 
 def _began(run: RunView) -> tuple[str, str]:
@@ -266,13 +266,13 @@ def _began(run: RunView) -> tuple[str, str]:
 
 def earlier_values(runs: Sequence[RunView]) -> dict[tuple[object, ...], list[float]]:
     """Return each case and device with its quiet values in earlier runs, one a run."""
-    found: dict[tuple[object, ...], list[float]] = {}
+    values_by_case: dict[tuple[object, ...], list[float]] = {}
     for run in runs[-run_to_run().most_runs :]:
-        own = {
+        run_values = {
             (record.key, record.device_index): record.value
             for record in run.records
             if record.is_point and record.is_usable and record.disturbed is None and record.value
         }
-        for key, value in own.items():
-            found.setdefault(key, []).append(value)
-    return found
+        for key, value in run_values.items():
+            values_by_case.setdefault(key, []).append(value)
+    return values_by_case

@@ -71,23 +71,25 @@ def attribute(
     lost = time - work / ceiling_rate
     if lost <= 0.0 or time <= 0.0:
         return ()
-    named = sorted((each for each in losses if each.seconds > 0.0), key=lambda each: -each.seconds)
-    explained = sum(each.seconds for each in named)
+    named = sorted((loss for loss in losses if loss.seconds > 0.0), key=lambda loss: -loss.seconds)
+    explained = sum(loss.seconds for loss in named)
     if lost < explained <= lost + unsure:
-        named = [replace(each, seconds=each.seconds * lost / explained) for each in named]
+        named = [replace(loss, seconds=loss.seconds * lost / explained) for loss in named]
         explained = lost
-    left = lost - explained
-    rest = Loss(name=NOT_EXPLAINED if left > -_ROUNDING * lost else TOO_MUCH, seconds=left)
+    unexplained = lost - explained
+    remainder = Loss(
+        name=NOT_EXPLAINED if unexplained > -_ROUNDING * lost else TOO_MUCH, seconds=unexplained
+    )
     return tuple(
         Share(
-            name=each.name,
-            amount=ceiling_rate * each.seconds / time,
-            seconds=each.seconds,
-            part=each.seconds / lost,
-            next=each.next,
-            options=each.options,
+            name=loss.name,
+            amount=ceiling_rate * loss.seconds / time,
+            seconds=loss.seconds,
+            part=loss.seconds / lost,
+            next=loss.next,
+            options=loss.options,
         )
-        for each in (*named, rest)
+        for loss in (*named, remainder)
     )
 
 
@@ -121,20 +123,20 @@ def shares_of(drop: Drop) -> tuple[Share, ...]:
     """Return the drop of a layer or a training step by cause; empty where the records name none."""
     if drop.role is Role.BLOCK and (counted := count_layer(drop.record)):
         time = counted.work / drop.value
-        found = _layer_losses(drop, counted)
+        losses = _layer_losses(drop, counted)
     elif drop.role is Role.STEP and (time := step_time(drop)):
-        found = _step_losses(drop, time)
+        losses = _step_losses(drop, time)
     else:
         return ()
     work = drop.value * time
-    if not any(loss.seconds > 0.0 for loss in found):
+    if not any(loss.seconds > 0.0 for loss in losses):
         return ()
-    found += _clock_loss(drop, work)
+    losses += _clock_loss(drop, work)
     return attribute(
         ceiling_rate=drop.ceiling,
         work=work,
         time=time,
-        losses=found,
+        losses=losses,
         unsure=_unsure(drop.record, work) + _unsure(drop.ceiling_record, work),
     )
 
@@ -152,12 +154,12 @@ def _unsure(record: Record | None, work: float) -> float:
 
 def _layer_losses(drop: Drop, counted: Counted) -> list[Loss]:
     bandwidth = drop.bandwidth
-    found: list[Loss] = []
+    losses: list[Loss] = []
     if bandwidth:
         seconds = memory_seconds(counted.ops, drop.ceiling, bandwidth)
-        found.append(_memory_loss("memory-bound work between the matmuls", seconds, bandwidth))
+        losses.append(_memory_loss("memory-bound work between the matmuls", seconds, bandwidth))
     again = total_flops(counted.ops, "recompute") / drop.ceiling
-    found.append(Loss(name="attention recomputed in backward", seconds=again))
+    losses.append(Loss(name="attention recomputed in backward", seconds=again))
     case = drop.record.case
     tokens = prod(layers.layer_tokens(case))
     products = [
@@ -169,16 +171,16 @@ def _layer_losses(drop: Drop, counted: Counted) -> list[Loss]:
         and is_dense(row.case.get("layer"))
         and row.is_usable
     ]
-    if products and (own := max(products)) < drop.ceiling:
+    if products and (product_rate := max(products)) < drop.ceiling:
         dense = total_flops(op for op in counted.ops if op.kind == "matmul")
-        slower = dense * (1.0 / own - 1.0 / drop.ceiling)
-        rate = format_quantity(own, drop.record.unit)
-        found.append(Loss(name=f"matmuls of this shape, measured at {rate}", seconds=slower))
+        slower = dense * (1.0 / product_rate - 1.0 / drop.ceiling)
+        rate = format_quantity(product_rate, drop.record.unit)
+        losses.append(Loss(name=f"matmuls of this shape, measured at {rate}", seconds=slower))
     if _is_launch_bound(drop.rows, drop.record):
         lost = counted.work / drop.value - counted.work / drop.ceiling
-        rest = lost - sum(loss.seconds for loss in found)
-        found.append(_part_loss("launch_gap", rest))
-    return found
+        remainder = lost - sum(loss.seconds for loss in losses)
+        losses.append(_part_loss("launch_gap", remainder))
+    return losses
 
 
 def _memory_loss(name: str, seconds: float, bandwidth: float) -> Loss:
@@ -192,8 +194,8 @@ def _memory_loss(name: str, seconds: float, bandwidth: float) -> Loss:
 
 
 def _part_loss(part: str, seconds: float, name: str = "") -> Loss:
-    called, what, options = PARTS[part]
-    return Loss(name=name or called, seconds=seconds, next=what, options=options)
+    called, cause, options = PARTS[part]
+    return Loss(name=name or called, seconds=seconds, next=cause, options=options)
 
 
 def is_dense(layer: object, *, activation: bool = False) -> bool:
@@ -205,18 +207,25 @@ def is_dense(layer: object, *, activation: bool = False) -> bool:
 
 def layer_times(rows: Sequence[Row], record: Record) -> dict[int, tuple[float, Record]]:
     """Return by batch the time of one call and its record, of cases that differ in batch alone."""
-    found: dict[int, tuple[float, Record]] = {}
+    times: dict[int, tuple[float, Record]] = {}
     for row in rows:
-        batch, seen = row.case.get("batch_size"), row.measured
+        batch, record_of_row = row.case.get("batch_size"), row.measured
         if row.role is not Role.BLOCK or not isinstance(batch, int) or not row.is_usable:
             continue
-        if seen is None or {**row.case, "batch_size": 0} != {**record.case, "batch_size": 0}:
+        if record_of_row is None or {**row.case, "batch_size": 0} != {
+            **record.case,
+            "batch_size": 0,
+        }:
             continue
         if row.metric == "time":
-            found[batch] = row.value, seen
-        elif row.metric == "flop_rate" and batch not in found and (counted := count_layer(seen)):
-            found[batch] = counted.work / row.value, seen
-    return found
+            times[batch] = row.value, record_of_row
+        elif (
+            row.metric == "flop_rate"
+            and batch not in times
+            and (counted := count_layer(record_of_row))
+        ):
+            times[batch] = counted.work / row.value, record_of_row
+    return times
 
 
 def _is_launch_bound(rows: Sequence[Row], record: Record) -> bool:
@@ -241,22 +250,27 @@ def step_parts(drop: Drop, record: Record) -> dict[str, float]:
 
     Points of their own (metric ``time.optimizer``), or conditions of the attempts.
     """
-    found: dict[str, float] = {}
+    parts: dict[str, float] = {}
     case, count = dict(record.case), record.device_count
     for row in drop.rows:
         same = row.role is Role.STEP and dict(row.case) == case and row.count == count
         if same and row.is_usable:
             name = row.metric.removeprefix("time.")
             if row.metric == "time" or name != row.metric:
-                found[name] = row.value
+                parts[name] = row.value
     ids = set(record.derived.ids) if record.derived else set()
-    workers = [each for each in drop.view.records if each.id in ids]
+    workers = [
+        record_of_worker for record_of_worker in drop.view.records if record_of_worker.id in ids
+    ]
     for name in (*PARTS, "time"):
-        seen = [each.value if name == "time" else number(each, f"time.{name}") for each in workers]
-        known = [value for value in seen if value is not None]
+        worker_times = [
+            record_of_worker.value if name == "time" else number(record_of_worker, f"time.{name}")
+            for record_of_worker in workers
+        ]
+        known = [value for value in worker_times if value is not None]
         if known:
-            found.setdefault(name, median(known))
-    return found
+            parts.setdefault(name, median(known))
+    return parts
 
 
 def _step_losses(drop: Drop, time: float) -> list[Loss]:
@@ -264,23 +278,23 @@ def _step_losses(drop: Drop, time: float) -> list[Loss]:
     is_below_step = above is not None and drop.ceiling_role is Role.STEP
     # What the step above lost as well is no loss here.
     before = step_parts(drop, above) if above is not None and is_below_step else {}
-    found = [
+    losses = [
         _part_loss(part, parts[part] - before.get(part, 0.0)) for part in PARTS if part in parts
     ]
     counted, bandwidth = count_step(drop.record), drop.bandwidth
     if counted is None or is_below_step:
-        return found
+        return losses
     ops = counted.ops
     if "optimizer" not in parts and bandwidth:
         seconds = sum(op.num_bytes for op in ops if op.kind == "optimizer") / bandwidth
         rate = format_quantity(bandwidth, "B/s")
         name = f"optimizer, by its counted bytes at {rate}"
-        found.append(_part_loss("optimizer", seconds, name))
+        losses.append(_part_loss("optimizer", seconds, name))
     if abs(drop.value * time / counted.work - 1.0) > _SAME_COUNT:
-        return found  # another head, or another rule of counting: its operations are not these
+        return losses  # another head, or another rule of counting: its operations are not these
     if without := count_step(drop.record, recompute="none"):
         again = total_flops(ops, "recompute") - total_flops(without.ops, "recompute")
-        found.append(
+        losses.append(
             Loss(
                 name="activations computed again",
                 seconds=again / drop.ceiling,
@@ -293,8 +307,8 @@ def _step_losses(drop: Drop, time: float) -> list[Loss]:
         seconds = memory_seconds(outside, drop.ceiling, bandwidth)
         keeps_scores = not is_below_layer and _kernels(drop.record) == "eager"
         name = _WITH_SCORES if keeps_scores else "memory-bound work around the layers"
-        found.append(_memory_loss(name, seconds, bandwidth))
-    return found
+        losses.append(_memory_loss(name, seconds, bandwidth))
+    return losses
 
 
 _WITH_SCORES = "attention scores kept in memory, and other memory-bound work"
@@ -303,13 +317,15 @@ _WIDTHS = ("family", "hidden", "num_heads", "ffn")
 
 def is_own_layer(case: Case, step: Case) -> bool:
     """Return whether a layer's case is the block of a step's model, at its batch and sequence."""
-    found, model = layer_shape(case), model_shape(step)
+    layer_model, model = layer_shape(case), model_shape(step)
     same = ("batch_size", "seq_len")
     return (
         case.get("pass") == "forward+backward"
-        and found is not None
+        and layer_model is not None
         and model is not None
-        and all(SHAPE_KEYS.get(found[0], name) == SHAPE_KEYS.get(model, name) for name in _WIDTHS)
+        and all(
+            SHAPE_KEYS.get(layer_model[0], name) == SHAPE_KEYS.get(model, name) for name in _WIDTHS
+        )
         and dtype_of(case) == dtype_of(step)
         and all(case.get(name) == step.get(name) for name in same)
     )
@@ -374,10 +390,10 @@ def model_shape(case: Case) -> ModelShape | None:
 
 def count_layer(record: Record) -> Counted | None:
     """Return the operations of one block; None where the case does not say which."""
-    found, phases = layer_shape(record.case), layers.PASSES.get(str(record.case.get("pass")))
-    if found is None or phases is None:
+    model, phases = layer_shape(record.case), layers.PASSES.get(str(record.case.get("pass")))
+    if model is None or phases is None:
         return None
-    shape, decoder = found
+    shape, decoder = model
     with suppress(UsageError):
         ops = block_ops(shape, _layout(record.case, kernels=_kernels(record)), decoder=decoder)
         return Counted(ops=tuple(op for op in ops if op.phase in phases))

@@ -41,17 +41,17 @@ def published_figures(view: RunView) -> tuple[PublishedFigure, ...]:
 
     An older run wrote them as series ``published``; a line of it that is none of ours is left out.
     """
-    adapter, found = TypeAdapter(PublishedFigure), []
+    adapter, figures = TypeAdapter(PublishedFigure), []
     for row in view.series.get("published", ()):
         try:
-            found.append(adapter.validate_python(_renamed(row)))
+            figures.append(adapter.validate_python(_renamed(row)))
         except ValidationError:
             return ()
     for record in view.records:
         name = record.conditions.get("experiment")
         if record.kind is Kind.BASELINE and record.benchmark == BENCHMARK and name is not None:
-            found.append(adapter.validate_python(_published(str(name), record)))
-    return tuple(found)
+            figures.append(adapter.validate_python(_published(str(name), record)))
+    return tuple(figures)
 
 
 def _renamed(row: Mapping[str, Any]) -> Mapping[str, Any]:

@@ -40,16 +40,16 @@ FACTS = (
 
 def trainings(view: RunView) -> tuple[Mapping[str, Record], ...]:
     """Return the last records of each experiment on its device, by metric."""
-    found: dict[object, dict[str, Record]] = {}
+    records_by_training: dict[object, dict[str, Record]] = {}
     for record in view.records:
         if record.benchmark != BENCHMARK or record.kind is not Kind.MEASURED:
             continue
         key = record.case.get("experiment"), record.device_index
-        if record.metric != "time" and key in found:
-            found[key][record.metric] = record
+        if record.metric != "time" and key in records_by_training:
+            records_by_training[key][record.metric] = record
         elif _VERDICT in record.conditions and GONE_ON not in record.conditions:
-            found[key] = {"time": record}
-    return tuple(found.values())
+            records_by_training[key] = {"time": record}
+    return tuple(records_by_training.values())
 
 
 def given_up(view: RunView) -> list[Record]:
@@ -81,7 +81,7 @@ def summary_of_records(view: RunView, records: Mapping[str, Record]) -> dict[str
     facts = {**nested(time.conditions), **nested(energy.conditions)}
     requested = _requested(view, time.case)
     rounds = _listed(facts.get("rounds"))
-    steps = [_steps(view, str(each.get("training_id"))) for each in rounds]
+    steps = [_steps(view, str(training_round.get("training_id"))) for training_round in rounds]
     first = steps[0] if steps else ()
     trained = list(itertools.takewhile(lambda row: plausible(row.get("loss")) is not None, first))
     values = {metric: record.value for metric, record in records.items()}
@@ -97,7 +97,7 @@ def summary_of_records(view: RunView, records: Mapping[str, Record]) -> dict[str
         "batch_size": time.case.get("batch_size"),
         "batch_size_asked": "auto" if requested.get("auto_batch") else requested.get("batch_size"),
         "settings": {
-            **{name: each for name, each in requested.items() if name not in _NO_SETTING},
+            **{name: value for name, value in requested.items() if name not in _NO_SETTING},
             "data": os.path.basename(str(requested.get("data", ""))),
             "batch_size": time.case.get("batch_size"),
             "steps": facts.get("steps"),
@@ -108,9 +108,9 @@ def summary_of_records(view: RunView, records: Mapping[str, Record]) -> dict[str
         "rounds": [
             {
                 "step_times_s": [row.get("time") for row in counted(rows)],
-                "disturbed": each.get("disturbed"),
+                "disturbed": training_round.get("disturbed"),
             }
-            for each, rows in zip(rounds, steps, strict=True)
+            for training_round, rows in zip(rounds, steps, strict=True)
         ],
         "breakdown": {
             part: values.get(f"time.{part}")
@@ -189,10 +189,10 @@ def flat(facts: Mapping[str, Any]) -> dict[str, Scalar]:
 
 def _leaves(path: str, value: Any) -> Iterator[tuple[str, Scalar]]:
     if isinstance(value, Mapping):
-        for name, each in value.items():
-            yield from _leaves(f"{path}.{name}" if path else name, each)
+        for name, item in value.items():
+            yield from _leaves(f"{path}.{name}" if path else name, item)
     elif isinstance(value, list | tuple) and value:
-        yield from _leaves(path, {str(number): each for number, each in enumerate(value)})
+        yield from _leaves(path, {str(number): item for number, item in enumerate(value)})
     else:
         yield path, _EMPTY if value in ((), []) else value
 
@@ -203,24 +203,24 @@ _EMPTY = "[]"
 
 def nested(conditions: Mapping[str, Scalar]) -> dict[str, Any]:
     """Return the groups and lists that `flat` made flat."""
-    found: dict[str, Any] = {}
+    groups_by_name: dict[str, Any] = {}
     for path, value in conditions.items():
         *groups, name = path.split(".")
-        group = found
-        for each in groups:
-            if not isinstance(group.setdefault(each, {}), dict):
+        group = groups_by_name
+        for group_name in groups:
+            if not isinstance(group.setdefault(group_name, {}), dict):
                 raise DataError(f"the condition {path} is of something that is no group")
-            group = group[each]
+            group = group[group_name]
         group[name] = value
-    return {name: _with_lists(value) for name, value in found.items()}
+    return {name: _with_lists(value) for name, value in groups_by_name.items()}
 
 
 def _with_lists(value: Any) -> Any:
     """Return groups whose names are places as lists."""
     if not isinstance(value, dict):
         return [] if value == _EMPTY else value
-    found = {name: _with_lists(each) for name, each in value.items()}
-    return list(found.values()) if all(name.isdecimal() for name in found) else found
+    items = {name: _with_lists(item) for name, item in value.items()}
+    return list(items.values()) if all(name.isdecimal() for name in items) else items
 
 
 def _listed(value: object) -> list[Any]:

@@ -303,8 +303,8 @@ class TrainingResult:
         """Reason that the losses do not agree; None where they do."""
         parity = self.loss.parity
         declared = parity.declared if self.row_verdict == "NOT COMPARABLE" else None
-        apart = "; ".join(self.layout.differences) or parity.not_comparable or parity.no_reference
-        return self.reason or (declared and f"as declared, {declared}: {apart}") or apart
+        problem = "; ".join(self.layout.differences) or parity.not_comparable or parity.no_reference
+        return self.reason or (declared and f"as declared, {declared}: {problem}") or problem
 
     @property
     def is_on_cpu(self) -> bool:
@@ -347,7 +347,7 @@ def results(view: RunView) -> tuple[TrainingResult, ...]:
 
     Raises DataError for what is not as we write it.
     """
-    found = {
+    latest = {
         result.name: result
         for number, row in enumerate(view.series.get(_OLDER, ()), 1)
         for result in [_result(row, f"series/{_OLDER}.jsonl:{number}")]
@@ -356,10 +356,10 @@ def results(view: RunView) -> tuple[TrainingResult, ...]:
     names = [str(records["time"].case.get("experiment")) for records in known]
     for name, records in zip(names, known, strict=True):
         time = records["time"]
-        own = name if names.count(name) == 1 else f"{name} on GPU {time.device_index}"
-        row = {**summary_of_records(view, records), "name": own}
-        found[own] = _result(row, f"the record {time.id}")
-    return tuple(found.values())
+        unique_name = name if names.count(name) == 1 else f"{name} on GPU {time.device_index}"
+        row = {**summary_of_records(view, records), "name": unique_name}
+        latest[unique_name] = _result(row, f"the record {time.id}")
+    return tuple(latest.values())
 
 
 def has_results(view: RunView) -> bool:
@@ -438,20 +438,20 @@ class TrainingPrediction:
 
 
 def _predicted_parts(time: Record) -> ProfiledStep | None:
-    named = {each.name: time.conditions.get(f"parts.{each.name}") for each in fields(ProfiledStep)}
+    named = {part.name: time.conditions.get(f"parts.{part.name}") for part in fields(ProfiledStep)}
     known = {name: float(part) for name, part in named.items() if isinstance(part, float | int)}
     return ProfiledStep(**known) if named.keys() - known.keys() <= {"idle_s"} else None
 
 
 def predictions(view: RunView) -> tuple[TrainingPrediction, ...]:
     """Return the predictions of the run's experiments, at their final batch size."""
-    found: dict[str, dict[str, Record]] = {}
+    records_by_name: dict[str, dict[str, Record]] = {}
     for row in rows(view):
         if row.benchmark == BENCHMARK and row.predicted is not None:
             name = str(row.case.get("experiment"))
             if row.metric == "time":
-                found[name] = {}  # another batch size
-            found.setdefault(name, {})[row.metric] = row.predicted
+                records_by_name[name] = {}  # another batch size
+            records_by_name.setdefault(name, {})[row.metric] = row.predicted
     return tuple(
         TrainingPrediction(
             name=name,
@@ -463,7 +463,7 @@ def predictions(view: RunView) -> tuple[TrainingPrediction, ...]:
             source=time.source,
             reason=time.reason,
         )
-        for name, records in found.items()
+        for name, records in records_by_name.items()
         if (time := records.get("time")) is not None
         for memory in [records.get("peak_memory")]
     )

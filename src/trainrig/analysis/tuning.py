@@ -45,20 +45,20 @@ class Standing:
 
     def to_dict(self) -> dict[str, Any]:
         """Return the object for ``--json``."""
-        own, forecast = self.result, self.predicted
+        result, forecast = self.result, self.predicted
         low, high = None, None
         if forecast is not None and forecast.step_time_interval_s is not None:
             low, high = forecast.step_time_interval_s
         return {
             "place": self.place,
-            "name": own.name,
-            "framework": own.framework,
-            "row_verdict": own.row_verdict,
-            "reason": own.problem,
-            "step_time_s": own.timing.step_time_s,
-            "samples_per_s": own.throughput.samples_per_s,
-            "tokens_per_s": own.throughput.tokens_per_s,
-            "peak_memory_bytes": own.memory.peak_bytes,
+            "name": result.name,
+            "framework": result.framework,
+            "row_verdict": result.row_verdict,
+            "reason": result.problem,
+            "step_time_s": result.timing.step_time_s,
+            "samples_per_s": result.throughput.samples_per_s,
+            "tokens_per_s": result.throughput.tokens_per_s,
+            "peak_memory_bytes": result.memory.peak_bytes,
             "against": asdict(self.speedup) if self.speedup else None,
             "predicted_place": self.predicted_place,
             "predicted_step_time_s": forecast.step_time_s if forecast else None,
@@ -71,44 +71,48 @@ def standings(
     results: Sequence[TrainingResult], predictions: Sequence[TrainingPrediction]
 ) -> tuple[Standing, ...]:
     """Return all results, the fastest first; those without a place last, in their order."""
-    forecasts = {each.name: each for each in predictions if each.step_time_s}
+    forecasts = {forecast.name: forecast for forecast in predictions if forecast.step_time_s}
     times = {
-        own.name: _per_sample(own, forecasts[own.name]) for own in results if own.name in forecasts
+        result.name: _per_sample(result, forecasts[result.name])
+        for result in results
+        if result.name in forecasts
     }
     by_time = sorted((name for name in times if times[name]), key=lambda name: times[name] or 0.0)
-    ranked = [own for own in results if own.passed and own.throughput.samples_per_s]
-    ranked.sort(key=lambda own: -(own.throughput.samples_per_s or 0.0))
-    found: list[Standing] = []
+    ranked = [result for result in results if result.passed and result.throughput.samples_per_s]
+    ranked.sort(key=lambda result: -(result.throughput.samples_per_s or 0.0))
+    placed: list[Standing] = []
 
-    def stand(own: TrainingResult, place: int | None, speedup: Speedup | None) -> None:
-        found.append(
+    def stand(result: TrainingResult, place: int | None, speedup: Speedup | None) -> None:
+        placed.append(
             Standing(
-                result=own,
+                result=result,
                 place=place,
                 speedup=speedup,
-                predicted=forecasts.get(own.name),
-                predicted_place=by_time.index(own.name) + 1 if own.name in by_time else None,
+                predicted=forecasts.get(result.name),
+                predicted_place=by_time.index(result.name) + 1 if result.name in by_time else None,
             )
         )
 
-    left = ranked
-    while left:
-        first, place = left[0], len(ranked) - len(left) + 1
-        compared = against(first, left[1:])
+    unplaced = ranked
+    while unplaced:
+        first, place = unplaced[0], len(ranked) - len(unplaced) + 1
+        compared = against(first, unplaced[1:])
         stand(first, place, None)
-        slower = [one.change is Change.WORSE for one in compared]
-        for own, one, is_slower in zip(left[1:], compared, slower, strict=True):
+        slower = [speedup.change is Change.WORSE for speedup in compared]
+        for result, speedup, is_slower in zip(unplaced[1:], compared, slower, strict=True):
             if not is_slower:
-                stand(own, place, one)
-        left = [own for own, is_slower in zip(left[1:], slower, strict=True) if is_slower]
-    for own in results:
-        if own not in ranked:
-            stand(own, None, None)
-    return tuple(found)
+                stand(result, place, speedup)
+        unplaced = [
+            result for result, is_slower in zip(unplaced[1:], slower, strict=True) if is_slower
+        ]
+    for result in results:
+        if result not in ranked:
+            stand(result, None, None)
+    return tuple(placed)
 
 
-def _per_sample(own: TrainingResult, forecast: TrainingPrediction) -> float | None:
+def _per_sample(result: TrainingResult, forecast: TrainingPrediction) -> float | None:
     """Return the seconds of a sample: layouts may have different batch sizes."""
-    if not (own.throughput.samples_per_s and own.timing.step_time_s and forecast.step_time_s):
+    if not (result.throughput.samples_per_s and result.timing.step_time_s and forecast.step_time_s):
         return None
-    return forecast.step_time_s / (own.throughput.samples_per_s * own.timing.step_time_s)
+    return forecast.step_time_s / (result.throughput.samples_per_s * result.timing.step_time_s)

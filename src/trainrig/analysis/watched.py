@@ -36,7 +36,7 @@ def moments(rows: Iterable[Row]) -> list[float | None]:
     A row without ``m`` is of an earlier version: there a step back of the wall clock, from one row
     of a device to its next, is taken out.
     """
-    found: list[float | None] = []
+    times: list[float | None] = []
     latest: dict[object, float] = {}
     stepped: dict[object, float] = {}
     for row in rows:
@@ -48,8 +48,8 @@ def moments(rows: Iterable[Row]) -> list[float | None]:
                 at = latest[device]
         if at is not None:
             latest[device] = at
-        found.append(at)
-    return found
+        times.append(at)
+    return times
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -83,12 +83,12 @@ class WatchedDevice:
         """Return moment, value and throttle reasons of a number while it worked and had settled."""
         settles = watch_rules().settles_s
         spans = [p for p in self.parts if not parts or p.mode in parts]
-        found = []
+        matching = []
         for at, row in self.rows:
             value = plain(row.get(f"{self.key}_{quantity}"))
             if value is not None and any(p.first + settles <= at <= p.last for p in spans):
-                found.append((at, value, str(row.get(f"{self.key}_throttle_reasons") or "")))
-        return found
+                matching.append((at, value, str(row.get(f"{self.key}_throttle_reasons") or "")))
+        return matching
 
     def has(self, row: Row, quantity: str) -> bool:
         """Return whether a row has a reading of the sensor."""
@@ -109,7 +109,10 @@ def parts_of_work(
             spans.setdefault(str(row.get("part") or ""), []).append(at)
     if not spans and between is not None:
         return (WorkSpan(name="", first=between[0], last=between[1]),)
-    return tuple(WorkSpan(name=n, first=min(found), last=max(found)) for n, found in spans.items())
+    return tuple(
+        WorkSpan(name=n, first=min(moments_of_part), last=max(moments_of_part))
+        for n, moments_of_part in spans.items()
+    )
 
 
 def watch_of(
@@ -121,8 +124,10 @@ def watch_of(
     parts = parts_of_work(work, label, whole)
     first = min((part.first for part in parts), default=0.0)
     last = max((part.last for part in parts), default=0.0)
-    own = tuple((at, row) for at, row in timed if first <= at <= last)
-    return WatchedDevice(label=label, key=key, index=index, parts=parts, rows=own, facts=facts)
+    work_rows = tuple((at, row) for at, row in timed if first <= at <= last)
+    return WatchedDevice(
+        label=label, key=key, index=index, parts=parts, rows=work_rows, facts=facts
+    )
 
 
 def facts_of(name: str, gpu: Mapping[str, Any]) -> dict[str, float]:
@@ -203,10 +208,10 @@ def _believed(watch: WatchedDevice, quantity: WatchedQuantity) -> Iterator[Findi
     most = quantity.most
     if most is not None and quantity.most_of is not None:
         most = most * watch.facts[quantity.most_of] if quantity.most_of in watch.facts else None
-    found = watch.readings(quantity.name)
+    sensor_readings = watch.readings(quantity.name)
     least = quantity.least
-    low = _on_end(found, _DOUBTED_S, lambda v, _: least is not None and v < least)
-    high = _on_end(found, _DOUBTED_S, lambda v, _: most is not None and v > most)
+    low = _on_end(sensor_readings, _DOUBTED_S, lambda v, _: least is not None and v < least)
+    high = _on_end(sensor_readings, _DOUBTED_S, lambda v, _: most is not None and v > most)
     for wrong, bound in ((low, quantity.least), (high, most)):
         if wrong is not None and bound is not None:
             values = _text(wrong, quantity.unit), _text(bound, quantity.unit)
@@ -234,8 +239,8 @@ def _believed(watch: WatchedDevice, quantity: WatchedQuantity) -> Iterator[Findi
 
 def _values(watch: WatchedDevice, quantity: str) -> list[float]:
     """Return every reading of a counter while the device worked, settled or not."""
-    found = (plain(row.get(f"{watch.key}_{quantity}")) for _, row in watch.rows)
-    return [value for value in found if value is not None]
+    counter_values = (plain(row.get(f"{watch.key}_{quantity}")) for _, row in watch.rows)
+    return [value for value in counter_values if value is not None]
 
 
 def _text(value: float, unit: str) -> str:
@@ -245,7 +250,7 @@ def _text(value: float, unit: str) -> str:
 
 
 def _on_end(
-    found: Sequence[tuple[float, float, str]],
+    sensor_readings: Sequence[tuple[float, float, str]],
     seconds: float,
     is_wrong: Callable[[float, str], bool],
 ) -> float | None:
@@ -255,7 +260,7 @@ def _on_end(
     known: it ends the stretch.
     """
     first, latest = None, -math.inf
-    for at, value, reasons in found:
+    for at, value, reasons in sensor_readings:
         is_apart, latest = at - latest > watch_rules().longest_pause_s, at
         if not is_wrong(value, reasons):
             first = None
@@ -281,8 +286,8 @@ def _bound(watch: WatchedDevice, limit: WatchLimit) -> float | None:
 
 
 def _label(limit: WatchLimit) -> tuple[str, str]:
-    own = next(q for q in watch_rules().quantity if q.name == limit.quantity)
-    return own.label, own.unit
+    quantity = next(q for q in watch_rules().quantity if q.name == limit.quantity)
+    return quantity.label, quantity.unit
 
 
 def _beyond(watch: WatchedDevice, limit: WatchLimit) -> str | None:
@@ -300,8 +305,8 @@ def _beyond(watch: WatchedDevice, limit: WatchLimit) -> str | None:
     if wrong is None:
         return None
     label, unit = _label(limit)
-    what = "is where it slows itself down" if is_most else "is the least under load"
-    return f"its {label} was {_text(wrong, unit)} while it worked; {_text(bound, unit)} {what}"
+    meaning = "is where it slows itself down" if is_most else "is the least under load"
+    return f"its {label} was {_text(wrong, unit)} while it worked; {_text(bound, unit)} {meaning}"
 
 
 def _fell(watch: WatchedDevice, limit: WatchLimit) -> str | None:
@@ -309,12 +314,12 @@ def _fell(watch: WatchedDevice, limit: WatchLimit) -> str | None:
         if part.mode not in limit.parts:
             continue
         settles = watch_rules().settles_s
-        own = [
+        device_rows = [
             (at, value)
             for at, value, _ in watch.readings(limit.quantity)
             if part.first + settles <= at <= part.last
         ]
-        if (drop := fell_by(own, limit.value, limit.seconds)) is not None:
+        if (drop := fell_by(device_rows, limit.value, limit.seconds)) is not None:
             label, unit = _label(limit)
             high, low, at = drop
             return (
@@ -325,25 +330,25 @@ def _fell(watch: WatchedDevice, limit: WatchLimit) -> str | None:
 
 
 def fell_by(
-    found: Sequence[tuple[float, float]], share: float, seconds: float
+    rates: Sequence[tuple[float, float]], share: float, seconds: float
 ) -> tuple[float, float, float] | None:
     """Return the upper quartile, the low value and since when, where values stay below a share.
 
-    ``found``: moments and values of the same work.  None where no stretch of ``seconds`` has a
+    ``rates``: moments and values of the same work.  None where no stretch of ``seconds`` has a
     median below ``share`` of the upper quartile.
     """
-    if not found or found[-1][0] - found[0][0] < 2.0 * seconds:
+    if not rates or rates[-1][0] - rates[0][0] < 2.0 * seconds:
         return None
-    values = sorted(value for _, value in found)
+    values = sorted(value for _, value in rates)
     high = values[(3 * len(values)) // 4]
     # The upper quartile is low itself where the fall came early: the first stretch counts, too.
-    early = [value for at, value in found if at <= found[0][0] + seconds]
+    early = [value for at, value in rates if at <= rates[0][0] + seconds]
     high = max(high, median(early))
     start = 0
-    for end in range(len(found)):
-        while found[end][0] - found[start][0] > seconds:
+    for end in range(len(rates)):
+        while rates[end][0] - rates[start][0] > seconds:
             start += 1
-        stretch = found[start : end + 1]
+        stretch = rates[start : end + 1]
         if stretch[-1][0] - stretch[0][0] >= seconds - 1.0:
             low = median([value for _, value in stretch])
             if low < share * high:
@@ -396,17 +401,17 @@ _LATE_S = 0.3
 """Seconds by which a process may be late to see an event on a busy machine."""
 
 
-def clock_is_off(told: float, passed: float) -> str | None:
+def clock_is_off(worker_seconds: float, parent_seconds: float) -> str | None:
     """Say how a worker's clock differs from the parent's; None where they agree.
 
-    ``told``: seconds by the worker's own clock; ``passed``: the parent's, over the same stretch.
+    ``worker_seconds`` and ``parent_seconds``: the same stretch by either clock.
     """
-    if told <= 0.0 or passed <= 0.0:
+    if worker_seconds <= 0.0 or parent_seconds <= 0.0:
         return None
-    apart = abs(told - passed) - _LATE_S
-    if apart <= watch_rules().clocks_apart * passed:
+    difference = abs(worker_seconds - parent_seconds) - _LATE_S
+    if difference <= watch_rules().clocks_apart * parent_seconds:
         return None
-    return f"its clock told {told:.2f} s where {passed:.2f} s passed"
+    return f"its clock told {worker_seconds:.2f} s where {parent_seconds:.2f} s passed"
 
 
 # ---- rates

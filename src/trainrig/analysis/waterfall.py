@@ -120,12 +120,12 @@ class Waterfall:
 
 def build_waterfalls(view: RunView) -> tuple[Waterfall, ...]:
     """Return the waterfalls of every device: compute by dtype, memory, and the link to the host."""
-    found: list[Waterfall] = []
+    waterfalls: list[Waterfall] = []
     everything = rows(view)
     for (device, index), label in name_devices(devices(everything)).items():
-        own = tuple(row for row in everything if (row.device, row.index) == (device, index))
-        for quantity, dtype, candidates in _quantities(view, own):
-            levels = _build(view, own, candidates)
+        device_rows = tuple(row for row in everything if (row.device, row.index) == (device, index))
+        for quantity, dtype, candidates in _quantities(view, device_rows):
+            levels = _build(view, device_rows, candidates)
             if levels:
                 waterfall = Waterfall(
                     device=device or "unknown device",
@@ -136,9 +136,9 @@ def build_waterfalls(view: RunView) -> tuple[Waterfall, ...]:
                     levels=levels,
                     dtype=dtype,
                 )
-                found.append(waterfall)
-    lead = leading(found)
-    return tuple(sorted(found, key=lambda each: each is not lead))
+                waterfalls.append(waterfall)
+    lead = leading(waterfalls)
+    return tuple(sorted(waterfalls, key=lambda waterfall: waterfall is not lead))
 
 
 def leading(waterfalls: Iterable[Waterfall]) -> Waterfall | None:
@@ -147,19 +147,21 @@ def leading(waterfalls: Iterable[Waterfall]) -> Waterfall | None:
     Of several devices and data types the one with the fastest training step; without a step the
     one with the fastest matmul, on a GPU if there is one, in a data type that training uses there.
     """
-    compute = [each for each in waterfalls if each.dtype and each.best.value]
-    gpus = [each for each in compute if each.is_gpu]
+    compute = [waterfall for waterfall in waterfalls if waterfall.dtype and waterfall.best.value]
+    gpus = [waterfall for waterfall in compute if waterfall.is_gpu]
 
-    def speed(each: Waterfall) -> tuple[bool, float, bool, float, float]:
-        products = [level.value or 0.0 for level in each.levels if level.is_product]
-        is_flops = each.unit == "FLOP/s"  # operations on integers are not to be compared with them
-        is_used = each.relevance < 3
+    def speed(waterfall: Waterfall) -> tuple[bool, float, bool, float, float]:
+        products = [level.value or 0.0 for level in waterfall.levels if level.is_product]
+        is_flops = (
+            waterfall.unit == "FLOP/s"
+        )  # operations on integers are not to be compared with them
+        is_used = waterfall.relevance < 3
         return (
             is_used,
-            each.step_value,
+            waterfall.step_value,
             is_flops,
             max(products, default=0.0),
-            each.best.value or 0.0,
+            waterfall.best.value or 0.0,
         )
 
     return max(gpus or compute, key=speed, default=None)
@@ -167,8 +169,8 @@ def leading(waterfalls: Iterable[Waterfall]) -> Waterfall | None:
 
 def devices(everything: Iterable[Row]) -> tuple[Device, ...]:
     """Return each device that has a point: GPUs by their number, then the host."""
-    seen = {(row.device, row.index) for row in everything if row.measured is not None}
-    return tuple(sorted(seen, key=lambda d: (d[1] is None, d[1] or 0, d[0] or "")))
+    measured_devices = {(row.device, row.index) for row in everything if row.measured is not None}
+    return tuple(sorted(measured_devices, key=lambda d: (d[1] is None, d[1] or 0, d[0] or "")))
 
 
 _Levels = dict[tuple[int, str], list[Row]]
@@ -176,11 +178,11 @@ _Levels = dict[tuple[int, str], list[Row]]
 
 
 def _quantities(
-    view: RunView, own: Sequence[Row]
+    view: RunView, device_rows: Sequence[Row]
 ) -> Iterable[tuple[str, str, list[tuple[str, list[Row]]]]]:
     """Yield each quantity that a device has rows of, its dtype, and its levels with rows."""
     groups: dict[tuple[Quantity, str], _Levels] = {}
-    for row in own:
+    for row in device_rows:
         for rule in rules_of(row):
             dtype = str(dtype_of(row.case) or "") if rule.quantity.by_dtype else ""
             levels = groups.setdefault((rule.quantity, dtype), {})
@@ -204,7 +206,7 @@ def _lent(view: RunView, levels: _Levels, others: _Levels) -> _Levels:
     lent = {
         place: rows for place, rows in others.items() if all(r.role is not Role.STEP for r in rows)
     }
-    first = [next(iter(found.values()))[0] for found in (levels, lent) if found]
+    first = [next(iter(level_rows.values()))[0] for level_rows in (levels, lent) if level_rows]
     claims = [claim_for(view.records, row) for row in first]
     values = {claim.value for claim in claims if claim is not None}
     return levels | lent if len(claims) == 2 and None not in claims and len(values) == 1 else levels
@@ -226,9 +228,9 @@ _Ceiling = tuple[Level, Record | None]
 
 
 def _build(
-    view: RunView, own: tuple[Row, ...], candidates: Sequence[tuple[str, list[Row]]]
+    view: RunView, device_rows: tuple[Row, ...], candidates: Sequence[tuple[str, list[Row]]]
 ) -> tuple[Level, ...]:
-    picked = _pick(own, candidates)
+    picked = _pick(device_rows, candidates)
     if not picked:
         return ()
     exceeded_ids = {_id_of(above) for above, row in _pairs(picked) if row.value > above.value}
@@ -236,10 +238,14 @@ def _build(
     known: list[_Ceiling] = [claim]
     levels = [claim[0]]
     for name, row in picked:
-        above = [each for each in reversed(known) if each[1] is None or _bounds(each[1], row)]
-        sound = (each for each in above if each[0].record not in exceeded_ids)
+        above = [
+            known_level
+            for known_level in reversed(known)
+            if known_level[1] is None or _bounds(known_level[1], row)
+        ]
+        sound = (known_level for known_level in above if known_level[0].record not in exceeded_ids)
         ceiling, nearest = next(sound, None), next(iter(above), None)
-        level = _measured_level(view, own, ceiling, name, row)
+        level = _measured_level(view, device_rows, ceiling, name, row)
         if nearest is not None and nearest[1] is not None and nearest is not ceiling:
             level = replace(level, doubted=nearest[0].name, doubted_value=value_text(nearest[1]))
         levels.append(level)
@@ -248,7 +254,9 @@ def _build(
     return tuple(levels)
 
 
-def _pick(own: tuple[Row, ...], candidates: Sequence[tuple[str, list[Row]]]) -> list[_Picked]:
+def _pick(
+    device_rows: tuple[Row, ...], candidates: Sequence[tuple[str, list[Row]]]
+) -> list[_Picked]:
     """Return the row of each level: the best that fits it, a step's own layer first."""
     picked: list[_Picked] = []
     for name, members in candidates:
@@ -256,7 +264,9 @@ def _pick(own: tuple[Row, ...], candidates: Sequence[tuple[str, list[Row]]]) -> 
         if best is None or best in [row for _, row in picked]:
             continue
         if best.role is Role.STEP:
-            layer = best_row(row for row in own if _bounds(row, best) and row.role is Role.BLOCK)
+            layer = best_row(
+                row for row in device_rows if _bounds(row, best) and row.role is Role.BLOCK
+            )
             if layer is not None and layer not in [row for _, row in picked]:
                 picked.append((OWN_LAYER, layer))
         picked.append((name, best))
@@ -267,7 +277,9 @@ def _pairs(picked: Sequence[_Picked]) -> Iterable[tuple[Row, Row]]:
     """Yield each row with its measured ceiling: the nearest valid row before it that bounds it."""
     rows_of_levels = [row for _, row in picked if is_valid(row.measured)]
     for place, row in enumerate(rows_of_levels):
-        above = (each for each in reversed(rows_of_levels[:place]) if _bounds(each, row))
+        above = (
+            candidate for candidate in reversed(rows_of_levels[:place]) if _bounds(candidate, row)
+        )
         if (ceiling := next(above, None)) is not None:
             yield ceiling, row
 
@@ -289,32 +301,36 @@ def exceeded(records: Iterable[Record]) -> tuple[Record, ...]:
     Returns:
         The points of the exceeded levels, each once.
     """
-    found: dict[str, tuple[float, Record]] = {}
+    exceeded_points: dict[str, tuple[float, Record]] = {}
     view = RunView(name="", records=tuple(records))
     everything = rows(view)
     for where in devices(everything):
-        own = tuple(row for row in everything if (row.device, row.index) == where)
-        for _, _, candidates in _quantities(view, own):
-            for members, ratio in _exceeded_levels(own, candidates):
+        device_rows = tuple(row for row in everything if (row.device, row.index) == where)
+        for _, _, candidates in _quantities(view, device_rows):
+            for members, ratio in _exceeded_levels(device_rows, candidates):
                 for row in members:
                     point = row.measured
-                    if point is not None and ratio > found.get(point.id, (0.0, point))[0]:
-                        found[point.id] = ratio, point
-    return tuple(point for _, point in sorted(found.values(), key=lambda pair: -pair[0]))
+                    if point is not None and ratio > exceeded_points.get(point.id, (0.0, point))[0]:
+                        exceeded_points[point.id] = ratio, point
+    return tuple(point for _, point in sorted(exceeded_points.values(), key=lambda pair: -pair[0]))
 
 
 def _exceeded_levels(
-    own: tuple[Row, ...], candidates: Sequence[tuple[str, list[Row]]]
+    device_rows: tuple[Row, ...], candidates: Sequence[tuple[str, list[Row]]]
 ) -> Iterable[tuple[list[Row], float]]:
     """Yield the doubtful rows of each exceeded level, and the factor."""
-    picked = _pick(own, candidates)
+    picked = _pick(device_rows, candidates)
     level_of = {id(row): members for name, row in picked for n, members in candidates if n == name}
     pairs = list(_pairs(picked))
     matmuls = [row for _, row in picked if row.role is Role.PRODUCT and is_valid(row.measured)]
-    pairs += [(matmuls[0], row) for row in own if matmuls and _is_layer_of(row, matmuls[0])]
+    pairs += [(matmuls[0], row) for row in device_rows if matmuls and _is_layer_of(row, matmuls[0])]
     for above, row in pairs:
         if row.value > above.value:
-            noisy = [each for each in level_of.get(id(above), ()) if each.note and each.value]
+            noisy = [
+                level_row
+                for level_row in level_of.get(id(above), ())
+                if level_row.note and level_row.value
+            ]
             yield [above, *noisy], row.value / above.value
 
 
@@ -342,8 +358,8 @@ def _bounds(above: Row | Record, row: Row) -> bool:
 def _step_shape(case: Case) -> tuple[object, ...]:
     """Return what makes two steps the same work: their sizes on each device, and the program."""
     names = ("model", "batch_size", "seq_len", "optimizer", "recompute", "attention", "compile")
-    own = (case.get(name) for name in (*names, "framework"))
-    return dtype_of(case), case.get("grad_accum") or 1, *own
+    values = (case.get(name) for name in (*names, "framework"))
+    return dtype_of(case), case.get("grad_accum") or 1, *values
 
 
 def _claim_level(view: RunView, row: Row) -> _Ceiling:
@@ -369,7 +385,7 @@ def _claim_level(view: RunView, row: Row) -> _Ceiling:
 
 
 def _measured_level(
-    view: RunView, own: tuple[Row, ...], ceiling: _Ceiling | None, name: str, row: Row
+    view: RunView, device_rows: tuple[Row, ...], ceiling: _Ceiling | None, name: str, row: Row
 ) -> Level:
     record = row.measured
     assert record is not None
@@ -382,7 +398,7 @@ def _measured_level(
             value=value,
             ceiling=ceiling[0].value,
             ceiling_record=ceiling[1],
-            rows=own,
+            rows=device_rows,
         )
         gap = find_cause(drop)
     words = case_text(record.benchmark, record.case)
@@ -438,16 +454,14 @@ def largest_gap(waterfalls: Iterable[Waterfall]) -> LargestGap | None:
     """
     known = tuple(waterfalls)
     lead = leading(known)
-    found = [
-        LargestGap(waterfall=each, level=level, gap=level.gap)
-        for each in known
-        for level in each.levels
+    gaps = [
+        LargestGap(waterfall=waterfall, level=level, gap=level.gap)
+        for waterfall in known
+        for level in waterfall.levels
         if level.gap is not None and level.note is None and level.name != "Pageable memory"
     ]
     fallen = [
-        each
-        for each in found
-        if each.level.is_below or (each.gap.is_certain and each.gap.share < -CLOSE)
+        gap for gap in gaps if gap.level.is_below or (gap.gap.is_certain and gap.gap.share < -CLOSE)
     ]
 
     def subject(waterfall: Waterfall | None) -> tuple[str | None, str | None]:

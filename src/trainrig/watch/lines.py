@@ -23,21 +23,21 @@ def device_rows(view: LiveView) -> list[tuple[str, ...]]:
 
 
 def _device_row(device: LiveDevice) -> tuple[str, ...]:
-    of = device.readings.get
+    reading_of = device.readings.get
     name = device.name if device.index is None else f"{device.name} #{device.index}"
     if device.index is not None and not device.readings:
         return (name, "-", "-", "-", "-", "no answer")
-    use = of("cpu_share") if device.index is None else of("utilization")
-    heat = of("cpu_temperature_c") if device.index is None else of("temperature_c")
-    power = of("cpu_power_w") if device.index is None else of("power_w")
-    clock = of("cpu_clock_hz") if device.index is None else of("sm_clock_hz")
+    use = reading_of("cpu_share") if device.index is None else reading_of("utilization")
+    heat = reading_of("cpu_temperature_c") if device.index is None else reading_of("temperature_c")
+    power = reading_of("cpu_power_w") if device.index is None else reading_of("power_w")
+    clock = reading_of("cpu_clock_hz") if device.index is None else reading_of("sm_clock_hz")
     return (
         name,
         format_share(use) if isinstance(use, float) else "-",
         f"{heat:.0f} °C" if isinstance(heat, int | float) else "-",
         f"{power:.0f} W" if isinstance(power, int | float) else "-",
         format_quantity(float(clock), "Hz") if isinstance(clock, int | float) else "-",
-        str(of("throttle_reasons") or ""),
+        str(reading_of("throttle_reasons") or ""),
     )
 
 
@@ -45,32 +45,32 @@ def process_rows(view: LiveView, most: int = 10) -> list[tuple[str, ...]]:
     """Return a row for each process, by `PROCESSES`; those of runs first."""
     return [
         (
-            str(one.pid),
-            f"{one.cpus:.2f}",
-            format_memory(one.memory_bytes),
-            "-".join(one.run.split("-")[-2:]),
-            one.command,
+            str(process.pid),
+            f"{process.cpus:.2f}",
+            format_memory(process.memory_bytes),
+            "-".join(process.run.split("-")[-2:]),
+            process.command,
         )
-        for one in view.processes[:most]
+        for process in view.processes[:most]
     ]
 
 
-def training_line(one: LiveTraining) -> str:
+def training_line(training: LiveTraining) -> str:
     """Return a training's line: ``gpt2: step 120, loss 4.512, 12,300 tokens/s``."""
-    words = [f"{one.experiment}: step {one.step:,}"]
-    words += [f"loss {one.loss:.3f}"] if one.loss is not None else []
-    words += [f"{one.tokens_per_s:,.0f} tokens/s"] if one.tokens_per_s is not None else []
-    words += [f"silent for {format_time(one.age_s)}"] if one.age_s > _SILENT_S else []
+    words = [f"{training.experiment}: step {training.step:,}"]
+    words += [f"loss {training.loss:.3f}"] if training.loss is not None else []
+    words += [f"{training.tokens_per_s:,.0f} tokens/s"] if training.tokens_per_s is not None else []
+    words += [f"silent for {format_time(training.age_s)}"] if training.age_s > _SILENT_S else []
     return ", ".join(words)
 
 
 _SILENT_S = 60.0
 
 
-def burn_line(one: LiveBurn) -> str:
+def burn_line(burn: LiveBurn) -> str:
     """Return a burn's line: ``RTX 4090 #0: matmul bf16 161 TFLOPS, 0 errors``."""
-    rate = "" if one.rate is None else f" {format_quantity(one.rate, one.unit)}"
-    return f"{one.device}: {one.part}{rate}, {counted(one.errors, 'error')}"
+    rate = "" if burn.rate is None else f" {format_quantity(burn.rate, burn.unit)}"
+    return f"{burn.device}: {burn.part}{rate}, {counted(burn.errors, 'error')}"
 
 
 def work_lines(view: LiveView) -> list[str]:
@@ -78,8 +78,10 @@ def work_lines(view: LiveView) -> list[str]:
     lines = []
     for run in view.runs:
         lines.append(f"{run.run} ({run.verb}, process {run.pid})")
-        lines += [f"  {training_line(one)}" for one in view.trainings if one.run == run.run]
-        lines += [f"  {burn_line(one)}" for one in view.burns if one.run == run.run]
+        lines += [
+            f"  {training_line(training)}" for training in view.trainings if training.run == run.run
+        ]
+        lines += [f"  {burn_line(burn)}" for burn in view.burns if burn.run == run.run]
     lines += [f"job {id_}: {command}" for id_, command in view.jobs.items()]
     return lines or ["no run is being written on this machine"]
 

@@ -157,13 +157,13 @@ class _Growing:
             name = path.stem
             if not name.startswith("steps-") and name != BURN:
                 continue
-            found = self.series.setdefault(name, GrowingFile(path)).news()
-            for row in found if name == BURN else ():
+            new_rows = self.series.setdefault(name, GrowingFile(path)).news()
+            for row in new_rows if name == BURN else ():
                 device = str(row.get("device"))
                 self.errors[device] = self.errors.get(device, 0) + int(row.get("errors") or 0)
-            if found:
+            if new_rows:
                 self.grown[name] = now
-            self.rows[name] = [*self.rows.get(name, []), *found][-_MOST_POINTS:]
+            self.rows[name] = [*self.rows.get(name, []), *new_rows][-_MOST_POINTS:]
 
     def trainings(self, now: float) -> Iterator[LiveTraining]:
         for name, rows in self.rows.items():
@@ -234,8 +234,8 @@ class LiveWatch:
             memory_available_bytes=_bytes(sizes, "MemAvailable"),
             processes=self._processes.look({run.pid: run.run for run in runs}),
             runs=runs,
-            trainings=tuple(one for each in alive for one in each.trainings(now)),
-            burns=tuple(one for each in alive for one in each.burns()),
+            trainings=tuple(training for live_run in alive for training in live_run.trainings(now)),
+            burns=tuple(burn for live_run in alive for burn in live_run.burns()),
             jobs=jobs,
         )
 
@@ -260,8 +260,8 @@ class LiveWatch:
         gpus: dict[int, dict[str, Scalar]] = {}
         host: dict[str, Scalar] = {}
         for name, value in row.items():
-            if (found := _GPU.fullmatch(name)) is not None:
-                gpus.setdefault(int(found[1]), {})[found[2]] = value
+            if (match := _GPU.fullmatch(name)) is not None:
+                gpus.setdefault(int(match[1]), {})[match[2]] = value
             elif name not in ("t", "m", "suspended_s"):  # clocks: each reading has its own time
                 host[name] = value
         yield LiveDevice(
@@ -284,8 +284,8 @@ def lock_holders(host: Host) -> set[int]:
     text = host.read("/proc/locks")
     if isinstance(text, Missing):
         return set()
-    found = re.findall(r"^\d+: FLOCK\s+\S+\s+WRITE\s+(\d+) ", text, re.MULTILINE)
-    return {int(pid) for pid in found}
+    pids = re.findall(r"^\d+: FLOCK\s+\S+\s+WRITE\s+(\d+) ", text, re.MULTILINE)
+    return {int(pid) for pid in pids}
 
 
 def _bytes(sizes: object, name: str) -> int | None:

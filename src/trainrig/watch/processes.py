@@ -52,7 +52,7 @@ class ProcessWatch:
         listed = self._host.names("/proc")
         pids = [int(n) for n in listed if n.isdigit()] if not isinstance(listed, Missing) else []
         parents: dict[int, int] = {}
-        found: dict[int, tuple[float, int]] = {}
+        loads: dict[int, tuple[float, int]] = {}
         self._ticks = {}
         for pid in pids:
             stat = self._host.read(f"/proc/{pid}/stat")
@@ -62,15 +62,15 @@ class ProcessWatch:
             ticks = int(words[11]) + int(words[12])
             used = (ticks - before[pid]) / _TICKS_PER_S / elapsed if pid in before else 0.0
             parents[pid], self._ticks[pid] = int(words[1]), ticks
-            found[pid] = (max(0.0, used), int(words[21]) * _PAGE)
-        runs = {pid: _run_of(pid, parents, writers) for pid in found}
-        order = sorted(found, key=lambda pid: (not runs[pid], -found[pid][0], -found[pid][1]))
-        busy = [pid for pid in order if runs[pid] or found[pid][1] > 0][:most]
+            loads[pid] = (max(0.0, used), int(words[21]) * _PAGE)
+        runs = {pid: _run_of(pid, parents, writers) for pid in loads}
+        order = sorted(loads, key=lambda pid: (not runs[pid], -loads[pid][0], -loads[pid][1]))
+        busy = [pid for pid in order if runs[pid] or loads[pid][1] > 0][:most]
         return tuple(
             ProcessLoad(
                 pid=pid,
-                cpus=found[pid][0],
-                memory_bytes=found[pid][1],
+                cpus=loads[pid][0],
+                memory_bytes=loads[pid][1],
                 command=self._command(pid),
                 run=runs[pid],
             )
@@ -87,10 +87,10 @@ class ProcessWatch:
 
 def _run_of(pid: int, parents: Mapping[int, int], writers: Mapping[int, str]) -> str:
     """Return the run that a process works for: it or one of its parents writes it."""
-    seen: set[int] = set()
-    while pid > 1 and pid not in seen:
+    visited: set[int] = set()
+    while pid > 1 and pid not in visited:
         if pid in writers:
             return writers[pid]
-        seen.add(pid)
+        visited.add(pid)
         pid = parents.get(pid, 0)
     return ""

@@ -88,7 +88,7 @@ class LiveCollector:
     def _devices(self, view: LiveView) -> Iterator[Metric]:
         from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
 
-        found: dict[str, Metric] = {}
+        metrics: dict[str, Metric] = {}
         for device in view.devices:
             room = "cpu" if device.index is None else "gpu"
             labels = {"name": device.name}
@@ -96,20 +96,20 @@ class LiveCollector:
             for key, (suffix, text) in _GAUGES.items():
                 if (value := _number(device.readings.get(key))) is not None:
                     name = f"trainrig_{room}_{suffix}"
-                    found.setdefault(name, GaugeMetricFamily(name, text, labels=list(labels)))
-                    found[name].add_metric(list(labels.values()), value)  # type: ignore[attr-defined]
+                    metrics.setdefault(name, GaugeMetricFamily(name, text, labels=list(labels)))
+                    metrics[name].add_metric(list(labels.values()), value)  # type: ignore[attr-defined]
             for key, (suffix, text) in _COUNTERS.items():
                 if (value := _number(device.readings.get(key))) is not None:
                     name = f"trainrig_{room}_{suffix}"
-                    found.setdefault(name, CounterMetricFamily(name, text, labels=list(labels)))
-                    found[name].add_metric(list(labels.values()), value)  # type: ignore[attr-defined]
+                    metrics.setdefault(name, CounterMetricFamily(name, text, labels=list(labels)))
+                    metrics[name].add_metric(list(labels.values()), value)  # type: ignore[attr-defined]
             reasons = device.readings.get("throttle_reasons")
             for reason in reasons.split(",") if isinstance(reasons, str) and reasons else ():
                 name, text = "trainrig_gpu_throttled", "1 while its clocks are held down so."
                 names = [*labels, "reason"]
-                found.setdefault(name, GaugeMetricFamily(name, text, labels=names))
-                found[name].add_metric([*labels.values(), reason], 1.0)  # type: ignore[attr-defined]
-        yield from found.values()
+                metrics.setdefault(name, GaugeMetricFamily(name, text, labels=names))
+                metrics[name].add_metric([*labels.values(), reason], 1.0)  # type: ignore[attr-defined]
+        yield from metrics.values()
 
     def _memory(self, view: LiveView) -> Iterator[Metric]:
         for name, value in (
@@ -131,9 +131,9 @@ class LiveCollector:
             ("seconds_since_last_step", "Time since a step was written.", "age_s"),
         ):
             rows = [
-                ({"run": one.run, "experiment": one.experiment}, float(value))
-                for one in view.trainings
-                if (value := getattr(one, field)) is not None
+                ({"run": training.run, "experiment": training.experiment}, float(value))
+                for training in view.trainings
+                if (value := getattr(training, field)) is not None
             ]
             yield _gauges(f"trainrig_training_{name}", text, rows)
 
@@ -142,17 +142,17 @@ class LiveCollector:
 
         rates = [
             (
-                {"run": one.run, "device": one.device, "part": one.part, "unit": one.unit},
-                one.rate,
+                {"run": burn.run, "device": burn.device, "part": burn.part, "unit": burn.unit},
+                burn.rate,
             )
-            for one in view.burns
-            if one.rate is not None
+            for burn in view.burns
+            if burn.rate is not None
         ]
         yield _gauges("trainrig_burn_rate", "Rate of the last slice of work, in `unit`.", rates)
         text = "Wrong results since the burn began."
         errors = CounterMetricFamily("trainrig_burn_errors", text, labels=["run", "device"])
-        for one in view.burns:
-            errors.add_metric([one.run, one.device], one.errors)
+        for burn in view.burns:
+            errors.add_metric([burn.run, burn.device], burn.errors)
         yield errors
 
 
@@ -173,8 +173,8 @@ def _gauges(name: str, text: str, rows: Iterable[tuple[Mapping[str, str], float]
     rows = list(rows)
     labels = list(rows[0][0]) if rows else []
     family = GaugeMetricFamily(name, text, labels=labels)
-    for own, value in rows:
-        family.add_metric(list(own.values()), value)
+    for label_values, value in rows:
+        family.add_metric(list(label_values.values()), value)
     return family
 
 
@@ -291,8 +291,8 @@ def _is_own_name(host: str) -> bool:
 
 def _bears(header: str, token: str) -> bool:
     """Return whether a request's Authorization header has the token."""
-    kind, _, given = header.partition(" ")
-    same = hmac.compare_digest(given.strip().encode("utf-8", "replace"), token.encode())
+    kind, _, credentials = header.partition(" ")
+    same = hmac.compare_digest(credentials.strip().encode("utf-8", "replace"), token.encode())
     return kind.lower() == "bearer" and same
 
 

@@ -94,7 +94,7 @@ class Top(App[None]):
     def look(self) -> None:
         # A look that takes longer than the period is waited for: a thread cannot be cancelled, and
         # two would ask the same devices.
-        if not self._paused and all(one.is_finished for one in self.workers):
+        if not self._paused and all(worker.is_finished for worker in self.workers):
             self.run_worker(self.take, thread=True)
 
     def take(self) -> None:
@@ -106,7 +106,7 @@ class Top(App[None]):
         self._fill("#processes", process_rows(view))
         self.query_one("#devices").border_subtitle = memory_line(view)
         self.query_one("#lines", Static).update("\n".join(work_lines(view)))
-        first = next((one for one in view.trainings if one.rates), None)
+        first = next((training for training in view.trainings if training.rates), None)
         for name in ("charts", "captions"):
             self.query_one(f"#{name}").display = first is not None
         if first is not None:
@@ -116,9 +116,11 @@ class Top(App[None]):
             self._caption("rate", "tokens/s", rates, ",.0f")
             self._caption("loss", "loss", losses, ".3f")
 
-    def _caption(self, name: str, what: str, values: Sequence[float], form: str) -> None:
-        shown = f"{what} {min(values):{form}} to {max(values):{form}}" if values else what
-        self.query_one(f"#{name}-caption", Static).update(shown)
+    def _caption(self, name: str, description: str, values: Sequence[float], form: str) -> None:
+        caption = (
+            f"{description} {min(values):{form}} to {max(values):{form}}" if values else description
+        )
+        self.query_one(f"#{name}-caption", Static).update(caption)
 
     def _fill(self, name: str, rows: Sequence[Sequence[str]]) -> None:
         table = self.query_one(name, DataTable)
