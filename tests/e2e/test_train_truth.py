@@ -14,7 +14,7 @@ import torch
 
 import gloo_ranks
 from training_summaries import findings_of, summary_of, trained_once
-from trainrig.analysis.judge_training import waited_for
+from trainrig.analysis.judge_training import find_straggler
 from trainrig.data.batches import CausalBatches, MaskedBatches, Shard, SpanBatches
 from trainrig.data.open_batches import OBJECTIVES
 from trainrig.process.lost_ranks import Restart
@@ -179,26 +179,26 @@ SLOW = profiled(forward=0.170, backward=0.200, waits=0.010)
 
 def test_the_rank_that_others_wait_for_is_named_with_what_it_is_longer_in() -> None:
     """Rank 0 alone would show communication, as if a link were slow."""
-    said = waited_for([QUICK, SLOW])
+    said = find_straggler([QUICK, SLOW])
     assert said is not None
     assert "70.0 ms is another rank's waiting for rank 1" in said
     assert said.endswith("takes 70.0 ms longer in forward")
-    said = waited_for([profiled(data_wait=0.37, waits=0.01), QUICK, QUICK])
+    said = find_straggler([profiled(data_wait=0.37, waits=0.01), QUICK, QUICK])
     assert said is not None and "waiting for rank 0" in said and "longer in data wait" in said
     unknown = [tuple(step | {"own_in": {}} for step in own) for own in (QUICK, SLOW)]
-    assert (waited_for(unknown) or "").endswith("waiting for rank 1")  # no driver's phases
-    placed = waited_for([QUICK, SLOW], ["node6", "node7"])
+    assert (find_straggler(unknown) or "").endswith("waiting for rank 1")  # no driver's phases
+    placed = find_straggler([QUICK, SLOW], ["node6", "node7"])
     assert placed is not None and "waiting for rank 1 on node7, which takes" in placed
 
 
 def test_even_ranks_and_a_single_one_wait_for_nobody() -> None:
     near = profiled(forward=0.110, backward=0.200, waits=0.070)
-    assert waited_for([QUICK, near]) is None
-    assert waited_for([QUICK]) is None
-    assert waited_for([QUICK, ()]) is None
-    assert waited_for([QUICK[:3], SLOW[:3]]) is None
+    assert find_straggler([QUICK, near]) is None
+    assert find_straggler([QUICK]) is None
+    assert find_straggler([QUICK, ()]) is None
+    assert find_straggler([QUICK[:3], SLOW[:3]]) is None
     # In one of five steps it was the other one: what others did on the machine.
-    assert waited_for([(*QUICK[:4], *SLOW[4:]), (*SLOW[:4], *QUICK[4:])]) is None
+    assert find_straggler([(*QUICK[:4], *SLOW[4:]), (*SLOW[:4], *QUICK[4:])]) is None
 
 
 def test_a_rank_that_is_waited_for_is_a_warning() -> None:

@@ -48,12 +48,12 @@ def bound_of(record: Record) -> str:
     """Return how a record's value bounds the true one: `AT_LEAST`, `AT_MOST`, `ABOUT`, or empty."""
     if record.disturbed is None:
         return ""
-    if _may_be_too_fast(record):
+    if _is_two_sided(record):
         return ABOUT
     return AT_MOST if less_is_better(record.unit) else AT_LEAST
 
 
-def _may_be_too_fast(record: Record) -> bool:
+def _is_two_sided(record: Record) -> bool:
     spec = find(record.benchmark)
     return spec is not None and spec.two_sided
 
@@ -114,19 +114,19 @@ def _point(row: Row) -> Record:
 # ---- in words
 
 
-def marked(text: str, bound: str) -> str:
+def with_bound_sign(text: str, bound: str) -> str:
     """Return the text of a number with the sign of its bound: ``≥ 128 GFLOPS``."""
     return f"{bound} {text}".lstrip()
 
 
-def spelled(text: str, bound: str) -> str:
+def with_bound_words(text: str, bound: str) -> str:
     """Return the text of a number with its bound within a sentence: ``at least 128 GFLOPS``."""
     return _WORDS[bound] + text
 
 
 def value_text(record: Record) -> str:
     """Return a record's value with its bound: ``161 TFLOPS``, ``≥ 128 GFLOPS``, ``≤ 10.2 µs``."""
-    return marked(format_quantity(record.value or 0.0, record.unit), bound_of(record))
+    return with_bound_sign(format_quantity(record.value or 0.0, record.unit), bound_of(record))
 
 
 def share_bound(value: str, ceiling: str) -> str:

@@ -16,9 +16,9 @@ from trainrig.analysis.evidence import (
     bench_command,
     boost_clock,
     chip_of,
+    finite_number,
     intensity_of,
     number,
-    plain,
     throttle_reasons,
 )
 from trainrig.analysis.rows import at_path
@@ -74,7 +74,7 @@ def _no_difference(drop: Drop) -> Gap | None:
     )
 
 
-def _above(drop: Drop) -> Gap | None:
+def _above_claim(drop: Drop) -> Gap | None:
     """Return the gap of a level above a claim: a clock, or what is counted."""
     if drop.share <= 0.0:
         return None
@@ -100,7 +100,7 @@ def _above(drop: Drop) -> Gap | None:
     )
 
 
-def _close(drop: Drop) -> Gap | None:
+def _near_ceiling(drop: Drop) -> Gap | None:
     return drop.because("close to its ceiling") if drop.share >= -CLOSE else None
 
 
@@ -155,7 +155,7 @@ def _throttled(drop: Drop) -> Gap | None:
     if "power" not in reasons:
         return None
     name = "power_limit_w"
-    limit = number(drop.record, name) or plain(at_path(drop.gpu, name))
+    limit = number(drop.record, name) or finite_number(at_path(drop.gpu, name))
     clock = number(drop.record, "sm_clock_hz")
     return drop.because(
         "power cap"
@@ -169,7 +169,9 @@ def _narrow_link(drop: Drop) -> Gap | None:
     if drop.record.case.get("direction") not in ("h2d", "d2h"):
         return None
     for name, prefix in (("width", "x"), ("generation", "generation ")):
-        has, could = (plain(at_path(drop.gpu, "link", f"{most}{name}")) for most in ("", "max_"))
+        has, could = (
+            finite_number(at_path(drop.gpu, "link", f"{most}{name}")) for most in ("", "max_")
+        )
         if has and could and has < could:
             return drop.because(
                 f"PCIe link at {prefix}{has:.0f} of {prefix}{could:.0f}",
@@ -182,7 +184,7 @@ def _fewer_cpus(drop: Drop) -> Gap | None:
     if drop.record.device_index is not None or not drop.is_from_claim:
         return None
     threads, quota, allowed = (
-        plain(at_path(drop.view.machine, "cpu", name))
+        finite_number(at_path(drop.view.machine, "cpu", name))
         for name in ("threads", "quota_cpus", "usable_threads")
     )
     usable = quota or allowed
@@ -275,8 +277,8 @@ def _no_p2p(drop: Drop) -> Gap | None:
 _RULES = (
     _noisy,
     _no_difference,
-    _above,
-    _close,
+    _above_claim,
+    _near_ceiling,
     _uncertain_claim,
     _attributed,
     _pageable,

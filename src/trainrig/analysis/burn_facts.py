@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from trainrig.analysis.evidence import plain
+from trainrig.analysis.evidence import finite_number
 from trainrig.analysis.watched import moments
 from trainrig.record import Case, Kind, Record, RunView
 from trainrig.stats import grouped
@@ -73,7 +73,11 @@ class BurnPoint:
 
     def number(self, name: str) -> float:
         """Return a number among its conditions; 0 where it is not there."""
-        return 0.0 if self.measured is None else plain(self.measured.conditions.get(name)) or 0.0
+        return (
+            0.0
+            if self.measured is None
+            else finite_number(self.measured.conditions.get(name)) or 0.0
+        )
 
     @property
     def rate(self) -> float | None:
@@ -160,7 +164,7 @@ def _points(records: Sequence[Record]) -> tuple[BurnPoint, ...]:
 
 def readings(rows: Sequence[Row], key: str) -> list[tuple[float, float]]:
     """Return moment (s, monotonic) and value of a sensor, where it gave one."""
-    pairs = zip(moments(rows), (plain(row.get(key)) for row in rows), strict=True)
+    pairs = zip(moments(rows), (finite_number(row.get(key)) for row in rows), strict=True)
     return [(at, value) for at, value in pairs if at is not None and value is not None]
 
 

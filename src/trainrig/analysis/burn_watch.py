@@ -18,15 +18,15 @@ from trainrig.analysis.burn_facts import (
     burn_devices,
     readings,
 )
-from trainrig.analysis.evidence import plain
+from trainrig.analysis.evidence import finite_number
 from trainrig.analysis.watched import (
     WatchedDevice,
     clock_is_off,
     facts_of,
-    fell_by,
     least_rate,
     moments,
     not_judged,
+    relative_drop,
     watch_of,
 )
 from trainrig.analysis.watched_rules import watch_rules
@@ -167,7 +167,7 @@ def unwatched_work(view: RunView) -> Iterator[Finding]:
     if gap > watch_rules().longest_gap_s:
         when = f"{since - work[0]:.0f} s after work began"
         yield _unwatched(f"no sensor of the machine was read for {gap:.0f} s, {when}")
-    slept = [value for row in rows if (value := plain(row.get("suspended_s"))) is not None]
+    slept = [value for row in rows if (value := finite_number(row.get("suspended_s"))) is not None]
     if slept and slept[-1] - slept[0] > watch_rules().most_suspended_s:
         yield Finding(
             id="machine-suspended",
@@ -202,7 +202,7 @@ def low_rates(device: BurnDevice, view: RunView) -> Iterator[Finding]:
     """Find cards below what their chip should do, or whose rate fell while they worked."""
     if device.index is None:
         return
-    power = plain(_gpu(view, device.index).get("power_limit_w"))
+    power = finite_number(_gpu(view, device.index).get("power_limit_w"))
     for point in device.points:
         value, expected = point.rate, _least_of(device, point, power)
         if value and expected is not None and value < expected[0]:
@@ -229,7 +229,7 @@ def low_rates(device: BurnDevice, view: RunView) -> Iterator[Finding]:
                 continue
             settled = rows[0][0] + watch_rules().settles_s
             settled_rates = [(at, float(row["rate"])) for at, row in rows if at >= settled]
-            if (drop := fell_by(settled_rates, rule.falls, rule.seconds)) is not None:
+            if (drop := relative_drop(settled_rates, rule.falls, rule.seconds)) is not None:
                 high, low, since = drop
                 unit = str(rows[0][1].get("unit") or "")
                 yield Finding(

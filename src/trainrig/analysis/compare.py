@@ -24,7 +24,7 @@ from typing import Any
 
 from trainrig.analysis.compare_training import TrainingComparison, compare_trainings
 from trainrig.analysis.patterns import Pattern, find_patterns
-from trainrig.analysis.rows import attempts, note_of, rows
+from trainrig.analysis.rows import attempts, reason_not_judged, rows
 from trainrig.analysis.run_to_run import (
     ComparedCase,
     RunMargin,
@@ -98,7 +98,7 @@ class Pair:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Judged:
+class JudgedCase:
     """A case that was compared, and what came of it."""
 
     pair: Pair
@@ -142,7 +142,7 @@ class RunComparison:
     new: str
     differences: tuple[Difference, ...]
     """Differences of machines, settings and software."""
-    judged: tuple[Judged, ...]
+    judged: tuple[JudgedCase, ...]
     """The largest change first; then what cannot be judged, then what stayed the same."""
     unjudged: tuple[Pair, ...]
     side_by_side: tuple[Pair, ...]
@@ -185,7 +185,7 @@ def compare_runs(old: RunView, new: RunView, earlier: Sequence[RunView] = ()) ->
         )
     values = _WorkerValues(old), _WorkerValues(new)
     pairs = [replace(pair, reason=_why_not(pair, *values)) for pair in _pairs(old, new)]
-    fair = _once(pair for pair in pairs if not pair.reason)
+    fair = _one_pair_per_time(pair for pair in pairs if not pair.reason)
     history = earlier_values(runs_to_learn_from(old, new, earlier))
     sides = [(pair.record, pair.record.device_index) for pair in fair]
     margins = margins_for([(r, history.get((r.key, index), ())) for r, index in sides])
@@ -194,7 +194,9 @@ def compare_runs(old: RunView, new: RunView, earlier: Sequence[RunView] = ()) ->
     side_by_side = _side_by_side(unjudged_pairs)
     shown_ids = {id(record) for pair in side_by_side for record in (pair.old, pair.new)}
     # One entry a case and device: a case that failed has its first metric only.
-    listed = list({_place(pair.record): pair for pair in reversed(unjudged_pairs)}.values())[::-1]
+    listed = list(
+        {_case_and_device(pair.record): pair for pair in reversed(unjudged_pairs)}.values()
+    )[::-1]
     return RunComparison(
         old=old.name,
         new=new.name,
@@ -246,7 +248,7 @@ def _by_key(view: RunView) -> dict[_Identity, dict[int | None, Record]]:
     return records_by_key
 
 
-def _once(pairs: Iterable[Pair]) -> list[Pair]:
+def _one_pair_per_time(pairs: Iterable[Pair]) -> list[Pair]:
     """Return one pair for all that rest on the same workers' times, as B/s and FLOP/s of a call."""
     first_pairs: dict[_Identity, Pair] = {}
     for pair in pairs:
@@ -268,7 +270,7 @@ class _WorkerValues:
             for attempt in self._attempts.values()
             if attempt.disturbed is None and "search" not in attempt.conditions
         )
-        self._of_case = grouped(clean, _place)
+        self._of_case = grouped(clean, _case_and_device)
 
     def used(self, point: Record) -> list[float]:
         """Return the values of the workers that the point names."""
@@ -278,10 +280,10 @@ class _WorkerValues:
 
     def clean(self, point: Record) -> list[float]:
         """Return the values of all workers that saw a quiet machine, outvoted ones included."""
-        return _values(self._of_case.get(_place(point), ()), point)
+        return _values(self._of_case.get(_case_and_device(point), ()), point)
 
 
-def _place(record: Record) -> _Identity:
+def _case_and_device(record: Record) -> _Identity:
     """Return what the attempts at a point share with it: case and device."""
     case = tuple(sorted(record.case.items()))
     device = (record.device, record.device_count, record.device_index)
@@ -305,7 +307,7 @@ def _scatters(pairs: Iterable[Pair], old: _WorkerValues, new: _WorkerValues) -> 
     From every case that both runs measured twice, the noisy ones included.
     """
     points: dict[bool, list[tuple[list[float], list[float]]]] = {False: [], True: []}
-    for pair in _once(pairs):
+    for pair in _one_pair_per_time(pairs):
         if pair.old is not None and pair.new is not None:
             values = old.clean(pair.old), new.clean(pair.new)
             if min(map(len, values)) >= _WORKERS:
@@ -323,7 +325,7 @@ def _why_not(pair: Pair, old: _WorkerValues, new: _WorkerValues) -> str:
     if pair.new is None:
         return "only in the old run"
     for side, point, values in (("old", pair.old, old), ("new", pair.new, new)):
-        if (note := note_of(point)) is not None:
+        if (note := reason_not_judged(point)) is not None:
             return f"{side}: {note}"
         num_workers = len(values.used(point))
         if num_workers < _WORKERS:
@@ -337,7 +339,7 @@ def _judge(
     old: _WorkerValues,
     new: _WorkerValues,
     scatters: dict[bool, Scatter],
-) -> list[Judged]:
+) -> list[JudgedCase]:
     comparisons = [
         compare(old.used(pair.old), new.used(pair.new), scatters[pair.is_on_disk])
         for pair in pairs
@@ -368,7 +370,7 @@ def _judge(
     # One more call would have needed this p-value at the most.
     level = (1.0 - CONFIDENCE) * min(called + 1, len(comparisons)) / max(len(comparisons), 1)
     return [
-        Judged(
+        JudgedCase(
             pair=pair,
             change=change,
             comparison=comparison,
@@ -447,7 +449,7 @@ def _other_versions(unjudged_pairs: Sequence[Pair]) -> list[Pair]:
     """Return the pairs; where benchmark versions differ, with that as the reason."""
 
     def place(pair: Pair) -> _Identity:
-        return pair.record.metric, *_place(pair.record.replace(version=1))
+        return pair.record.metric, *_case_and_device(pair.record.replace(version=1))
 
     groups, explained_pairs = grouped(unjudged_pairs, place), []
     for pair in unjudged_pairs:
@@ -548,17 +550,17 @@ def differences(old: RunView, new: RunView) -> tuple[Difference, ...]:
     sides, machines = (old, new), (old.machine, new.machine)
     facts: list[_Fact] = [("measured devices", *(_points(view, "device") for view in sides))]
     facts += [
-        (fact_name, *(_at(machine, *path) for machine in machines))
+        (fact_name, *(_fact_at(machine, *path) for machine in machines))
         for fact_name, path in _FACTS.items()
     ]
-    gpus = [_at(machine, "gpus") for machine in machines]
+    gpus = [_fact_at(machine, "gpus") for machine in machines]
     if all(isinstance(gpu_list, list | tuple) for gpu_list in gpus):
         facts.append(("number of GPUs", *map(len, gpus)))
         pairs = list(zip(*gpus, strict=False))
         for fact_name, path in _GPU_FACTS.items():
-            facts += [(fact_name, *(_at(gpu, *path) for gpu in pair)) for pair in pairs]
+            facts += [(fact_name, *(_fact_at(gpu, *path) for gpu in pair)) for pair in pairs]
     for kind, table in (("package", "packages"), ("variable", "environment")):
-        first, second = (_at(machine, "software", table) for machine in machines)
+        first, second = (_fact_at(machine, "software", table) for machine in machines)
         if isinstance(first, Mapping) and isinstance(second, Mapping):
             facts += [  # one that only one run has is none in the other; torch has its own line
                 (f"{kind} {name}", first.get(name), second.get(name))
@@ -566,7 +568,7 @@ def differences(old: RunView, new: RunView) -> tuple[Difference, ...]:
                 if name != "torch" and not _is_unknown(first) and not _is_unknown(second)
             ]
     for fact_name, key in (("trainrig", "trainrig"), ("budget", "budget_s")):
-        facts.append((fact_name, *(_at(view.config, key) for view in sides)))
+        facts.append((fact_name, *(_fact_at(view.config, key) for view in sides)))
     digests = ("environment digest", *(_points(view, "environment") for view in sides))
     return _different(facts) or _different([digests])
 
@@ -597,7 +599,7 @@ def _different(facts: Iterable[_Fact]) -> tuple[Difference, ...]:
     )
 
 
-def _at(value: object, *path: str) -> Any:
+def _fact_at(value: object, *path: str) -> Any:
     """Return the value at ``path``; the mark of the unknown where there is none."""
     for name in path:
         if not isinstance(value, Mapping) or name not in value:

@@ -145,7 +145,7 @@ def speedups(results: Sequence[TrainingResult]) -> tuple[Speedup, ...]:
     )
 
 
-def against(base: TrainingResult, others: Sequence[TrainingResult]) -> tuple[Speedup, ...]:
+def compare_with(base: TrainingResult, others: Sequence[TrainingResult]) -> tuple[Speedup, ...]:
     """Compare ``others`` with one experiment of their run; None stands for the base itself."""
     return _judge(
         [
@@ -174,7 +174,7 @@ FUSED = {
 _FUSING = ("unfused", "attention", "optimizer")
 
 
-def worth_of_fusing(results: Sequence[TrainingResult]) -> tuple[tuple[str, Speedup], ...]:
+def fused_speedups(results: Sequence[TrainingResult]) -> tuple[tuple[str, Speedup], ...]:
     """Return what is computed unfused, and the fused training's speed over it, by fusion."""
     pairs: list[tuple[str, _Pair]] = []
     for result in results:
@@ -227,7 +227,7 @@ class Goal:
 _MATMUL = "matrix product measured beside it"
 
 
-def bars(results: Sequence[TrainingResult]) -> tuple[Goal, ...]:
+def reached_goals(results: Sequence[TrainingResult]) -> tuple[Goal, ...]:
     """Return the trainings that have a ``bar``, each beside our fastest of its model."""
     goals = []
     for result in results:

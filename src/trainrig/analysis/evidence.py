@@ -169,7 +169,9 @@ def cache_of(view: RunView, device_rows: Sequence[Row]) -> tuple[float, str] | N
         return (chip.memory.l2, "L2") if chip is not None and chip.memory.l2 else None
     caches = at_path(view.machine, "cpu", "caches")
     known = caches if isinstance(caches, list | tuple) else ()
-    sizes = {str(at_path(cache, "name")): plain(at_path(cache, "total_bytes")) for cache in known}
+    sizes = {
+        str(at_path(cache, "name")): finite_number(at_path(cache, "total_bytes")) for cache in known
+    }
     levels = [(size, name) for name, size in sizes.items() if size and name[:1] == "L"]
     return max(levels, key=lambda level: level[1], default=None)
 
@@ -185,10 +187,10 @@ def bench_command(record: Record, *, peak: bool = False) -> str:
 
 def number(record: Record, name: str) -> float | None:
     """Return a condition, if it is a number."""
-    return plain(record.conditions.get(name))
+    return finite_number(record.conditions.get(name))
 
 
-def plain(value: object) -> float | None:
+def finite_number(value: object) -> float | None:
     """Return a finite number as a float; None for anything else, booleans and Missing included."""
     if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
         return None

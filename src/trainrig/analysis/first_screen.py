@@ -22,19 +22,25 @@ from trainrig.analysis.best import (
     claim_word,
     is_reference,
     is_valid,
-    marked,
     share_bound,
-    spelled,
     sure_value,
+    with_bound_sign,
+    with_bound_words,
 )
 from trainrig.analysis.burn_facts import burn_devices, burn_headline, is_burn
-from trainrig.analysis.evidence import plain
+from trainrig.analysis.evidence import finite_number
 from trainrig.analysis.normal import PublishedRange, owner_of, range_for_level
 from trainrig.analysis.rows import is_published, rows
 from trainrig.analysis.time_loss import NOT_EXPLAINED, PARTS
 from trainrig.analysis.training_baselines import published_figures
-from trainrig.analysis.training_results import TrainingResult, readable
-from trainrig.analysis.waterfall import Level, Waterfall, ceiling_text, largest_gap, leading
+from trainrig.analysis.training_results import TrainingResult, readable_results
+from trainrig.analysis.waterfall import (
+    Level,
+    Waterfall,
+    ceiling_text,
+    headline_waterfall,
+    largest_gap,
+)
 from trainrig.benchmarks.spec import MEMORY, Role, case_text, role_of
 from trainrig.benchmarks.training import options_of
 from trainrig.record import Case, Finding, Record, RunView, dtype_of
@@ -79,7 +85,7 @@ class Action:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Taken:
+class RunMetadata:
     """When a run was made, for how long, by which version; None where the run does not say."""
 
     started: str | None = None
@@ -89,19 +95,19 @@ class Taken:
     version: str | None = None
 
 
-def taken(view: RunView) -> Taken:
+def run_metadata(view: RunView) -> RunMetadata:
     """Return when, for how long and by which version a run was made."""
     version = view.config.get("trainrig")
     started = _time_of(view.config.get("started"))
     last = max((r for r in view.records if r.started), key=lambda r: r.started or "", default=None)
-    ends = [plain(row.get("t")) for row in view.series.get("telemetry", ())[-1:]]
+    ends = [finite_number(row.get("t")) for row in view.series.get("telemetry", ())[-1:]]
     if last is not None and (begun := _time_of(last.started)) is not None:
         ends.append(begun.timestamp() + (last.duration or 0.0))
     known = [end for end in ends if end is not None]
     duration = None
     if started is not None and known and max(known) >= started.timestamp():
         duration = max(known) - started.timestamp()
-    return Taken(
+    return RunMetadata(
         started=None if started is None else started.astimezone(UTC).isoformat(timespec="seconds"),
         duration_s=duration,
         version=version if isinstance(version, str) else None,
@@ -131,11 +137,11 @@ def headline(view: RunView, waterfalls: Sequence[Waterfall]) -> str:
     if is_burn(view):
         return burn_headline(view)
     levels = _levels(view, waterfalls)
-    if step := _lead(levels, waterfalls, Role.STEP):
+    if step := _best_of_role(levels, waterfalls, Role.STEP):
         return " ".join(
             filter(None, (_step_sentence(step, _matmul_above(step, levels)), _loss_sentence(view)))
         )
-    trained = [result for result in readable(view) if result.throughput.samples_per_s]
+    trained = [result for result in readable_results(view) if result.throughput.samples_per_s]
     if trained:
         best = _best_training(trained)
         fastest = f", the fastest of {len(trained)} trainings" if len(trained) > 1 else ""
@@ -146,13 +152,13 @@ def headline(view: RunView, waterfalls: Sequence[Waterfall]) -> str:
         model = _model_name(best.model)
         how = f"{model} in {precision}" if precision else model
         return f"Trains {how} at {rate}{fastest}."
-    if product := _lead(levels, waterfalls, Role.PRODUCT):
+    if product := _best_of_role(levels, waterfalls, Role.PRODUCT):
         dtype, rate = dtype_of(product.record.case), _rate(product.level)
         return f"Multiplies {dtype} matrices at {rate}; no training step was measured."
-    return "" if levels else _moved_sentence(view)
+    return "" if levels else _byte_rate_sentence(view)
 
 
-def _moved_sentence(view: RunView) -> str:
+def _byte_rate_sentence(view: RunView) -> str:
     """Return the sentence about the highest byte rate of a run that computed nothing."""
     moved = best_record(
         row.measured
@@ -166,7 +172,7 @@ def _moved_sentence(view: RunView) -> str:
         case_text(moved.benchmark, moved.case),
     )
     if bound := bound_of(moved):
-        return f"Moves {spelled(rate, bound)}: {description}."
+        return f"Moves {with_bound_words(rate, bound)}: {description}."
     return f"Moves {rate} at the most: {description}."
 
 
@@ -189,7 +195,7 @@ def _model_name(model: str) -> str:
 
 def _loss_sentence(view: RunView) -> str:
     """Return the sentence about the loss of a run that is one training; empty for others."""
-    trained = readable(view)
+    trained = readable_results(view)
     if len(trained) != 1 or len(trained[0].loss.losses) < 2 or _measures_more(view):
         return ""
     losses = trained[0].loss.losses
@@ -211,13 +217,13 @@ def _step_sentence(step: _Level, matmul: _Level | None) -> str:
     sentence += f", on each of {counted(count, 'device')}" if count > 1 else ""
     if matmul is not None and matmul.level.value and level.value:
         bound = share_bound(level.bound, matmul.level.bound)
-        share = spelled(format_share(level.value / matmul.level.value), bound)
+        share = with_bound_words(format_share(level.value / matmul.level.value), bound)
         sentence += f", {share} of its best {_matmul_words(matmul, step)}, {_rate(matmul.level)}"
     elif gap is not None:
         bound = share_bound(level.bound, level.ceiling_bound)
         of_ceiling, above = 1.0 + gap.share, ceiling_text(level.ceiling)
         if of_ceiling <= _ABOVE:
-            sentence += f", {spelled(format_share(of_ceiling), bound)} of {above}"
+            sentence += f", {with_bound_words(format_share(of_ceiling), bound)} of {above}"
         else:  # a claim that is exceeded by so much is none of this device
             sentence += f", more than {above}"
     is_of_ceiling = matmul is None or level.ceiling == matmul.level.name
@@ -259,9 +265,9 @@ def key_numbers(view: RunView, waterfalls: Sequence[Waterfall]) -> tuple[KeyNumb
     if is_burn(view):
         return tuple(_burn_numbers(view))
     levels = _levels(view, waterfalls)
-    lead = leading(waterfalls)
-    step = _lead(levels, waterfalls, Role.STEP)
-    matmul = _lead(levels, waterfalls, Role.PRODUCT)
+    lead = headline_waterfall(waterfalls)
+    step = _best_of_role(levels, waterfalls, Role.STEP)
+    matmul = _best_of_role(levels, waterfalls, Role.PRODUCT)
     training = _training_number(view, matmul)
     if training is None and step is not None:
         training = _step_number(view, step)
@@ -277,18 +283,23 @@ def key_numbers(view: RunView, waterfalls: Sequence[Waterfall]) -> tuple[KeyNumb
     numbers = [training]
     if matmul is not None:
         case = matmul.record.case
-        description = ", ".join(filter(None, (str(dtype_of(case)), _of_claim(matmul))))
+        description = ", ".join(filter(None, (str(dtype_of(case)), _share_of_claim_text(matmul))))
         numbers.append(_number("Best matmul", matmul, description, own_sources))
     if memory is not None:
         numbers.append(
-            _number("Memory bandwidth", memory, _of_claim(memory) or _case(memory), own_sources)
+            _number(
+                "Memory bandwidth",
+                memory,
+                _share_of_claim_text(memory) or _case(memory),
+                own_sources,
+            )
         )
     if disk is not None:
         numbers.append(_number(f"Disk, {disk.level.name.lower()}", disk, _case(disk), own_sources))
     else:
         numbers += _link_number(view)
     if not _measures_more(view):
-        numbers += _of_training(view)
+        numbers += _training_result_numbers(view)
     return tuple(number for number in numbers if number is not None)
 
 
@@ -343,9 +354,9 @@ def _link_number(view: RunView) -> Iterator[KeyNumber]:
         )
 
 
-def _of_training(view: RunView) -> Iterator[KeyNumber]:
+def _training_result_numbers(view: RunView) -> Iterator[KeyNumber]:
     """Yield loss and memory of the only training of a run."""
-    trained = readable(view)
+    trained = readable_results(view)
     if len(trained) != 1:
         return
     (result,) = trained
@@ -358,14 +369,16 @@ def _of_training(view: RunView) -> Iterator[KeyNumber]:
         )
 
 
-def _of_claim(measured: _Level) -> str:
+def _share_of_claim_text(measured: _Level) -> str:
     """Return a level as a share of its claim: ``102 % of its claim``; empty without one."""
     claim, level = measured.waterfall.levels[0], measured.level
     is_certain = claim.value and (level.gap is None or level.gap.is_certain)
     share = (level.value or 0.0) / claim.value if claim.value and is_certain else 0.0
     if not 0.0 < share <= _ABOVE:
         return ""
-    return f"{marked(format_share(share), level.bound)} of its {claim_word(measured.record)}"
+    return (
+        f"{with_bound_sign(format_share(share), level.bound)} of its {claim_word(measured.record)}"
+    )
 
 
 def _number(
@@ -404,7 +417,7 @@ def _step_number(view: RunView, step: _Level) -> KeyNumber:
 
 
 def _training_number(view: RunView, matmul: _Level | None) -> KeyNumber | None:
-    trained = [result for result in readable(view) if result.throughput.tokens_per_s]
+    trained = [result for result in readable_results(view) if result.throughput.tokens_per_s]
     if not trained:
         return None
     best = _best_training(trained)
@@ -426,18 +439,18 @@ def _training_number(view: RunView, matmul: _Level | None) -> KeyNumber | None:
         bound = share_bound(
             AT_LEAST if best.timing.disturbed else "", matmul.level.bound if matmul else ""
         )
-        words.append(f"{marked(format_share(of_matmul), bound)} of its matmul")
+        words.append(f"{with_bound_sign(format_share(of_matmul), bound)} of its matmul")
     return KeyNumber(
         name="Training",
         value=best.throughput.tokens_per_s or 0.0,
         unit="token/s",
         is_least=best.timing.disturbed is not None,
         what=", ".join(filter(None, words)),
-        others=_trained_by_others(view, best),
+        others=_published_trainings(view, best),
     )
 
 
-def _trained_by_others(view: RunView, result: TrainingResult) -> PublishedRange | None:
+def _published_trainings(view: RunView, result: TrainingResult) -> PublishedRange | None:
     """Return published trainings of the same experiment on devices of the same name."""
     names = {device.name for device in result.layout.devices}
     rates = [
@@ -459,12 +472,18 @@ def actions(
     view: RunView, waterfalls: Sequence[Waterfall], findings: Sequence[Finding]
 ) -> tuple[Action, ...]:
     """Return the actions, most urgent first: faults, what costs a step most, other gaps."""
-    step = _lead(_levels(view, waterfalls), waterfalls, Role.STEP)
-    gains = list(_gains(step)) if step is not None else []
+    step = _best_of_role(_levels(view, waterfalls), waterfalls, Role.STEP)
+    gains = list(_saving_actions(step)) if step is not None else []
     # A cause and what to do about it come before a search for one.
     gains.sort(key=lambda action: (action.what.endswith(_WITHOUT_CAUSE), -(action.gain or 0.0)))
-    gains = gains or sorted(_own_gains(view), key=lambda action: -(action.gain or 0.0))
-    candidates = [*_to_do(findings, "error"), *gains, *_to_do(findings, "warning")]
+    gains = gains or sorted(
+        _saving_actions_of_parts(view), key=lambda action: -(action.gain or 0.0)
+    )
+    candidates = [
+        *_actions_of_findings(findings, "error"),
+        *gains,
+        *_actions_of_findings(findings, "warning"),
+    ]
     worst = largest_gap(waterfalls)
     if not gains and worst is not None and worst.gap.next:
         description = f"{worst.waterfall.title}: {worst.gap.cause}"
@@ -472,7 +491,7 @@ def actions(
     return tuple(candidates[:ACTIONS])
 
 
-def _to_do(findings: Sequence[Finding], severity: str) -> Iterator[Action]:
+def _actions_of_findings(findings: Sequence[Finding], severity: str) -> Iterator[Action]:
     """Return the actions of findings: one that settles several findings is listed once."""
     fixable = [finding for finding in findings if finding.severity == severity and finding.fix]
     for fix, same in grouped(fixable, lambda finding: finding.fix).items():
@@ -497,7 +516,7 @@ def command_apart(advice: str) -> tuple[str, str]:
 _WITHOUT_CAUSE = "have no measured cause"
 
 
-def _gains(step: _Level) -> Iterator[Action]:
+def _saving_actions(step: _Level) -> Iterator[Action]:
     """Return the time that each cause costs; an unexplained cause is looked into by training it."""
     gap = step.level.gap
     case = step.record.case
@@ -508,14 +527,14 @@ def _gains(step: _Level) -> Iterator[Action]:
             amount = format_quantity(share.amount, step.level.unit)
             description = f"{amount} of the step {_WITHOUT_CAUSE}"
             how, options = "train it alone: its report splits each step's time into parts", " "
-        yield from _gain(description, share.seconds, time, how, _command(case, options))
+        yield from _saving_action(description, share.seconds, time, how, _command(case, options))
 
 
-def _own_gains(view: RunView) -> Iterator[Action]:
+def _saving_actions_of_parts(view: RunView) -> Iterator[Action]:
     """Return the time that the parts of the best training's own step cost."""
     trained = [
         result
-        for result in readable(view)
+        for result in readable_results(view)
         if result.timing.step_time_s and result.throughput.samples_per_s
     ]
     if not trained:
@@ -527,12 +546,12 @@ def _own_gains(view: RunView) -> Iterator[Action]:
     }
     for part, (name, how, options) in PARTS.items():
         seconds = best.timing.breakdown.get(part) or 0.0
-        yield from _gain(
+        yield from _saving_action(
             name, seconds, best.timing.step_time_s or 0.0, how, _command(case, options)
         )
 
 
-def _gain(
+def _saving_action(
     description: str, seconds: float, time: float, how: str, command: str
 ) -> Iterator[Action]:
     """Yield the action against a cause; nothing where the step without it is hardly faster."""
@@ -566,10 +585,12 @@ def _levels(view: RunView, waterfalls: Iterable[Waterfall]) -> list[_Level]:
     ]
 
 
-def _lead(levels: Iterable[_Level], waterfalls: Sequence[Waterfall], role: Role) -> _Level | None:
+def _best_of_role(
+    levels: Iterable[_Level], waterfalls: Sequence[Waterfall], role: Role
+) -> _Level | None:
     """Return the best level of one kind: of the headline's waterfall, else of any."""
     mine = [level for level in levels if role_of(level.record.benchmark) is role]
-    lead = leading(waterfalls)
+    lead = headline_waterfall(waterfalls)
     of_lead = [level for level in mine if level.waterfall is lead]
     return _best(of_lead or [level for level in mine if level.waterfall.relevance < 3] or mine)
 

@@ -145,7 +145,7 @@ _SAID = frozenset(["tool", "framework", "training", "trace"])
 """Fields of a case that a table's title says, or that only keep records apart."""
 
 
-def _what_of(record: Record, alike: Sequence[Record]) -> str:
+def _distinct_case_words(record: Record, alike: Sequence[Record]) -> str:
     """Return the case in words, with what sets it apart from others that read the same."""
     case = {name: value for name, value in record.case.items() if name not in _SAID}
     text = capital(case_text(record.benchmark, case)) if case else ""
@@ -161,11 +161,16 @@ def _what_of(record: Record, alike: Sequence[Record]) -> str:
     return ", ".join(filter(None, (text, *more)))
 
 
-def _alike(records: Sequence[Record]) -> dict[str, list[Record]]:
+def _records_read_alike(records: Sequence[Record]) -> dict[str, list[Record]]:
     """Return records by id: those of the same metric and device whose cases read the same."""
     groups = grouped(
         records,
-        lambda record: (record.metric, record.device, record.device_index, _what_of(record, ())),
+        lambda record: (
+            record.metric,
+            record.device,
+            record.device_index,
+            _distinct_case_words(record, ()),
+        ),
     )
     return {record.id: members for members in groups.values() for record in members}
 
@@ -193,12 +198,12 @@ def read_groups(view: RunView) -> tuple[ReadGroup, ...]:
 
 
 def _numbers(records: Sequence[Record], view: RunView) -> tuple[ReadNumber, ...]:
-    alike = _alike(records)
+    alike = _records_read_alike(records)
     return tuple(
         ReadNumber(
             record=record,
             place=published_place(record, link_of(record, view)),
-            what=_what_of(record, alike[record.id]),
+            what=_distinct_case_words(record, alike[record.id]),
         )
         for record in records
     )
@@ -269,7 +274,7 @@ def imported_headline(view: RunView) -> str:
     Each part that no file states is left out.
     """
     groups = read_groups(view)
-    for group, lead in _leads(groups):
+    for group, lead in _lead_groups(groups):
         return f"{_lead_sentence(group, lead)}{_published_part(lead) or '.'}"
     if tests := [
         record for record in view.records if record.is_point and record.benchmark == HEALTH
@@ -285,7 +290,7 @@ def imported_headline(view: RunView) -> str:
     return "No number was read."
 
 
-def _leads(groups: Sequence[ReadGroup]) -> list[tuple[ReadGroup, LeadNumbers]]:
+def _lead_groups(groups: Sequence[ReadGroup]) -> list[tuple[ReadGroup, LeadNumbers]]:
     """Return groups with their leading numbers: rates before times, then as `_ROLES` has them."""
 
     def order(pair: tuple[ReadGroup, LeadNumbers]) -> tuple[bool, int]:
@@ -407,7 +412,7 @@ _MOST_NUMBERS = 4
 def named_numbers(view: RunView) -> tuple[NamedNumber, ...]:
     """Return the leading number of each group; of a training several."""
     numbers_by_name: dict[tuple[str, str], NamedNumber] = {}
-    for group, lead in _leads(read_groups(view)):
+    for group, lead in _lead_groups(read_groups(view)):
         for number in _named(group, lead):
             numbers_by_name.setdefault((number.name, number.number.record.benchmark), number)
     return tuple(numbers_by_name.values())[:_MOST_NUMBERS]

@@ -17,7 +17,7 @@ from typing import Any
 
 from trainrig.analysis import judge_classes, judge_links
 from trainrig.analysis.best import claim_word
-from trainrig.analysis.evidence import bench_command, plain
+from trainrig.analysis.evidence import bench_command, finite_number
 from trainrig.analysis.judge_noise import NOT_RUN, advice, noisy
 from trainrig.analysis.judge_sentinel import CHANGED, changes_of
 from trainrig.analysis.rows import (
@@ -27,7 +27,7 @@ from trainrig.analysis.rows import (
     is_host_link,
     is_own_rate,
     join,
-    note_of,
+    reason_not_judged,
     siblings_of,
 )
 from trainrig.analysis.watched import clock_is_off
@@ -111,8 +111,8 @@ def judge(
         *_outliers(rows, records),
         *_outside_band(rows),
         *_above_claim(rows),
-        *in_no_part(rows),
-        *_held_by_cache(rows),
+        *unattributed_step_time(rows),
+        *_cached_disk_writes(rows),
         *judge_classes.slow_layers(rows),
         *_slow_host_links(rows, records),
         *judge_classes.far_below_claim(rows),
@@ -260,7 +260,7 @@ def _failures(records: Iterable[Record]) -> Iterator[Finding]:
     failed = [
         record
         for record in records
-        if record.is_point and _broke(record) and not _is_fault(record)
+        if record.is_point and _has_failed(record) and not _is_fault(record)
         if not judge_links.is_lost_rank(record)
     ]
 
@@ -279,7 +279,7 @@ def _failures(records: Iterable[Record]) -> Iterator[Finding]:
 
 def _device_failures(records: Iterable[Record]) -> Iterator[Finding]:
     """Find GPUs that failed in any worker, whatever other workers made of the case."""
-    failed = [record for record in records if _broke(record) and _is_fault(record)]
+    failed = [record for record in records if _has_failed(record) and _is_fault(record)]
     for device_records in grouped(
         failed, lambda record: (record.device, record.device_index)
     ).values():
@@ -299,7 +299,8 @@ def _wrong_clocks(records: Iterable[Record]) -> Iterator[Finding]:
     off: list[tuple[Record, str]] = []
     for record in records:
         worker_seconds, passed, share = (
-            plain(record.conditions.get(name)) for name in (WORKER_CLOCK, PARENT_CLOCK, TOLD_SHARE)
+            finite_number(record.conditions.get(name))
+            for name in (WORKER_CLOCK, PARENT_CLOCK, TOLD_SHARE)
         )
         if record.attempt is None:
             continue
@@ -326,7 +327,7 @@ def _first_of(failed: Sequence[Record]) -> str:
     return f"{_name(failed[0])}{more}"
 
 
-def _broke(record: Record) -> bool:
+def _has_failed(record: Record) -> bool:
     return record.status in (Status.FAILED, Status.TIMEOUT) and not record.is_wrong_answer
 
 
@@ -344,14 +345,14 @@ def _throttled(records: Iterable[Record], rows: Iterable[Row]) -> Iterator[Findi
         for row in rows
         if row.measured is not None and row.measured.is_below(row.band)
     }
-    slowed = [record for record in records if _slowed_by(record)]
+    slowed = [record for record in records if _throttle_reasons(record)]
     for device_records in grouped(
         slowed, lambda record: (record.device, record.device_index)
     ).values():
         cases = {(record.key[:3], record.device_index): record for record in device_records}
         slow = [record for place, record in cases.items() if place in below]
         worst = (slow or device_records)[0]
-        reasons = ", ".join(sorted(set().union(*map(_slowed_by, device_records))))
+        reasons = ", ".join(sorted(set().union(*map(_throttle_reasons, device_records))))
         so = f", {_name(worst)} is below its expected band" if slow else ""
         temperature = worst.conditions.get("temperature_c")
         warm = f" at {temperature:.0f} °C" if isinstance(temperature, float) else ""
@@ -368,7 +369,7 @@ def _throttled(records: Iterable[Record], rows: Iterable[Row]) -> Iterator[Findi
         )
 
 
-def _slowed_by(record: Record) -> set[str]:
+def _throttle_reasons(record: Record) -> set[str]:
     """Return why a GPU slowed itself down while this was measured: heat, its power supply."""
     reasons = record.conditions.get("throttle_reasons")
     return set(reasons.split(",")) & FAULTY_REASONS if isinstance(reasons, str) else set()
@@ -420,7 +421,7 @@ def _above_claim(rows: Iterable[Row]) -> Iterator[Finding]:
         )
 
 
-def in_no_part(rows: Sequence[Row]) -> Iterator[Finding]:
+def unattributed_step_time(rows: Sequence[Row]) -> Iterator[Finding]:
     """Find training steps of which time belongs to none of the parts, or to two."""
     for row, point, value in _usable_points(rows):
         if row.role is not Role.STEP or row.metric != "time":
@@ -532,7 +533,7 @@ def _outliers(rows: Sequence[Row], records: Iterable[Record]) -> Iterator[Findin
         )
 
 
-def _held_by_cache(rows: Iterable[Row]) -> Iterator[Finding]:
+def _cached_disk_writes(rows: Iterable[Row]) -> Iterator[Finding]:
     """Find disks that write clearly faster than they read: what they took is not yet stored."""
     disks: dict[tuple[object, ...], dict[object, Record]] = {}
     for row, point, _ in _usable_points(rows):
@@ -594,7 +595,7 @@ def _required_rows(rows: Iterable[Row]) -> dict[str, list[Row]]:
 def _why_not_decided(rows: Sequence[Row]) -> str | None:
     points = [row.measured for row in rows if row.measured is not None]
     if broken := [point for point in points if point.status in (Status.FAILED, Status.TIMEOUT)]:
-        return note_of(broken[0])
+        return reason_not_judged(broken[0])
     judged = {row.key: proof for row in rows if (proof := _ability(row)) is not None}
     if not judged and any(map(_is_answered, rows)):
         return None
@@ -602,8 +603,10 @@ def _why_not_decided(rows: Sequence[Row]) -> str | None:
         return None
     undecided = next((row for row in rows if row.key in judged), None)
     if undecided is not None:
-        return _at_least(undecided)
-    return note_of(points[0]) if points else NOT_RUN  # the plan's most telling case comes first
+        return _undecided_reason(undecided)
+    return (
+        reason_not_judged(points[0]) if points else NOT_RUN
+    )  # the plan's most telling case comes first
 
 
 def _is_answered(row: Row) -> bool:
@@ -621,7 +624,7 @@ def _is_answered(row: Row) -> bool:
     return is_whole or row.role is Role.STEP
 
 
-def _at_least(row: Row) -> str:
+def _undecided_reason(row: Row) -> str:
     """Return why a row is undecided: ``at least 141 of 144 TFLOPS: 2 workers disagree by 12 %``."""
     point, band = row.measured, row.band
     assert point is not None and point.value is not None and band is not None

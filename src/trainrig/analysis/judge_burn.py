@@ -34,7 +34,7 @@ from trainrig.analysis.burn_watch import (
     watch_of_device,
     wrong_clocks,
 )
-from trainrig.analysis.evidence import plain
+from trainrig.analysis.evidence import finite_number
 from trainrig.analysis.judge import NOT_DONE, first_fault
 from trainrig.analysis.rows import SIBLING_MARGIN
 from trainrig.analysis.watched import judge_watched
@@ -66,8 +66,8 @@ def judge_burn(view: RunView, interrupted: str | None = None) -> Verdict:
     watches = [watch_of_device(device, view) for device in devices if device.index is not None]
     findings = by_severity(
         [
-            *(finding for device in devices for finding in _parts(device, view.config)),
-            *_unwritten(devices, view.series.get(WORK, ())),
+            *(finding for device in devices for finding in _part_findings(device, view.config)),
+            *_unrecorded_errors(devices, view.series.get(WORK, ())),
             *_digests(view.series.get(DIGESTS, ())),
             *(finding for device in devices for finding in unmoving_sensors(device, view)),
             *vanished_devices(devices, view.machine),
@@ -118,7 +118,7 @@ def _memory_text(points: Sequence[BurnPoint]) -> str:
 # ---- what was done
 
 
-def _parts(device: BurnDevice, config: Mapping[str, Any]) -> Iterator[Finding]:
+def _part_findings(device: BurnDevice, config: Mapping[str, Any]) -> Iterator[Finding]:
     for point in device.points:
         name = f"{point.name} on {device.label}"
         record = point.measured
@@ -135,12 +135,12 @@ def _parts(device: BurnDevice, config: Mapping[str, Any]) -> Iterator[Finding]:
             )
         elif record.status is not Status.OK:
             yield _failed(name, record, device, config)
-        elif (why := _too_little(point)) is not None:
-            fix = f"give it more time: {_longer(point, config)}"
+        elif (why := _reason_too_little(point)) is not None:
+            fix = f"give it more time: {_longer_command(point, config)}"
             yield _not_done_finding(f"{name}: {why}", config, record, fix=fix)
 
 
-def _unwritten(
+def _unrecorded_errors(
     devices: Sequence[BurnDevice], rows: Sequence[Mapping[str, Any]]
 ) -> Iterator[Finding]:
     """Find wrong results of parts whose record was never written: the run was killed."""
@@ -180,7 +180,7 @@ def _not_done_finding(
 ) -> Finding:
     is_cut_off = not records or "interrupted" in evidence
     advice = "let it run to its end" if is_cut_off else "put right what it names and repeat it"
-    again = burn_command(config, plain(config.get("seconds")) or _USUAL_SECONDS)
+    again = burn_command(config, finite_number(config.get("seconds")) or _USUAL_SECONDS)
     return Finding(
         id="step-not-done",
         severity="error",
@@ -190,7 +190,7 @@ def _not_done_finding(
     )
 
 
-def _too_little(point: BurnPoint) -> str | None:
+def _reason_too_little(point: BurnPoint) -> str | None:
     """Return why a part that came to its end shows nothing; None where it does."""
     planned, busy = point.number("planned_s"), point.number("busy_s")
     if point.record.case.get("mode") == _STRESS:
@@ -213,10 +213,10 @@ def _too_little(point: BurnPoint) -> str | None:
     return None
 
 
-def _longer(point: BurnPoint, config: Mapping[str, Any]) -> str:
+def _longer_command(point: BurnPoint, config: Mapping[str, Any]) -> str:
     """Return the command whose time is enough, for memory by the rate that was seen."""
     planned, busy = point.number("planned_s") or 1.0, point.number("busy_s")
-    seconds = plain(config.get("seconds")) or planned
+    seconds = finite_number(config.get("seconds")) or planned
     needed = 2.0 * seconds
     if (wanted := point.number("memory_wanted_bytes")) and busy:
         # Beginning is most of a very short part: there the rate of all of it says more.
@@ -260,7 +260,7 @@ def _digests(rows: Sequence[Mapping[str, Any]]) -> Iterator[Finding]:
     for equal_devices in grouped(rows, lambda row: repr(sorted(row["key"].items()))).values():
         golden = [row for row in equal_devices if row.get("golden")]
         mine = [row for row in equal_devices if not row.get("golden")]
-        usual = golden[0] if golden else _most(mine)
+        usual = golden[0] if golden else _most_common(mine)
         for row in mine:
             if row["steps"] == usual["steps"]:
                 continue
@@ -278,7 +278,7 @@ def _digests(rows: Sequence[Mapping[str, Any]]) -> Iterator[Finding]:
             )
 
 
-def _most(rows: Sequence[Mapping[str, Any]]) -> Mapping[str, Any]:
+def _most_common(rows: Sequence[Mapping[str, Any]]) -> Mapping[str, Any]:
     """Return the row whose steps most devices have."""
     return max(rows, key=lambda row: sum(other["steps"] == row["steps"] for other in rows))
 

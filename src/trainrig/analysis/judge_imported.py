@@ -83,12 +83,12 @@ def judge_imported(
         *_computed_nothing(points),
         *_below(rows),
         *_no_peer_access(points),
-        *_unequal(points),
+        *_slower_cards(points),
         *_slowed(points),
         *_slower_than_published(points, baselines),
         *_slower_than_others(view),
-        *_parts_of_traces(points),
-        *_left_out(points),
+        *_idle_or_exposed_time(points),
+        *_missing_cases(points),
         *(
             _finding("import-note", "info", note, "import the whole output, or add what it lacks")
             for note in notes
@@ -136,10 +136,10 @@ def _outcome(
     behind = next((finding for finding in findings if finding.id in _BEHIND), None)
     if behind is not None:
         return Outcome.MEASURED, behind.evidence
-    return _of_what_was_judged(known, points, rows)
+    return _passed_or_measured(known, points, rows)
 
 
-def _of_what_was_judged(
+def _passed_or_measured(
     known: Sequence[Record], points: Sequence[Record], rows: Sequence[Row]
 ) -> tuple[Outcome, str]:
     """Return PASS where something was judged; what was not is counted."""
@@ -329,7 +329,7 @@ def _spread(values: Sequence[float], unit: str) -> str:
     return format_quantity(low, unit) if low == high else range_text(low, high, unit)
 
 
-def _unequal(points: Iterable[Record]) -> Iterator[Finding]:
+def _slower_cards(points: Iterable[Record]) -> Iterator[Finding]:
     """Find equal cards that were loaded together and are not equally fast."""
     burnt = [r for r in points if r.benchmark == BURN and r.value and r.metric == "flop_rate"]
     for equal_cards in grouped(burnt, lambda r: r.key).values():
@@ -459,7 +459,7 @@ def _size(case: Case, name: str) -> int:
     return value if isinstance(value, int) and value > 0 else 1
 
 
-def _parts_of_traces(points: Iterable[Record]) -> Iterator[Finding]:
+def _idle_or_exposed_time(points: Iterable[Record]) -> Iterator[Finding]:
     advice = {
         "idle_share": (
             "trace-idle",
@@ -501,7 +501,7 @@ def _slower_than_others(view: RunView) -> Iterator[Finding]:
             )
 
 
-def _left_out(points: Iterable[Record]) -> Iterator[Finding]:
+def _missing_cases(points: Iterable[Record]) -> Iterator[Finding]:
     """Yield one finding for each reason of a case not stated by files or not run by a tool."""
     for status, id in (
         (Status.MISSING, "not-in-the-file"),

@@ -15,7 +15,7 @@ from typing import Any, Literal
 
 from pydantic import ConfigDict
 
-from trainrig.analysis.evidence import plain
+from trainrig.analysis.evidence import finite_number
 from trainrig.benchmarks.spec import Role, case_text, number_in, role_of
 from trainrig.catalog.host_parts import pcie_bandwidth
 from trainrig.catalog.lookup import find_chip
@@ -232,7 +232,9 @@ def _pcie_of(machine: Mapping[str, Any], ends: tuple[object, object]) -> float |
             continue
         link = gpu.get("link")
         link = link if isinstance(link, Mapping) else {}
-        generation, lanes = (plain(link.get(name)) for name in ("max_generation", "max_width"))
+        generation, lanes = (
+            finite_number(link.get(name)) for name in ("max_generation", "max_width")
+        )
         if generation and lanes:
             try:
                 rates.append(pcie_bandwidth(int(generation), int(lanes)).high)

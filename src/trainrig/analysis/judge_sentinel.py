@@ -12,7 +12,7 @@ import datetime
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from trainrig.analysis.evidence import plain
+from trainrig.analysis.evidence import finite_number
 from trainrig.analysis.watched_rules import watch_rules
 from trainrig.record import Finding
 from trainrig.stats import grouped, median
@@ -33,7 +33,7 @@ def changes_of(rows: Sequence[Row]) -> Iterator[Finding]:
         lambda pair: (pair[0], pair[1].get("device"), pair[1].get("index")),
     ).items():
         quiet = [row for _, row in device_looks if not row.get("disturbed")]
-        times = [plain(row.get("time_s")) or 0.0 for row in quiet]
+        times = [finite_number(row.get("time_s")) or 0.0 for row in quiet]
         if len(times) < _LEAST or min(times) <= 0.0:
             continue
         rules = watch_rules().sentinel
@@ -61,7 +61,7 @@ def _starts(rows: Sequence[Row]) -> list[int]:
     starts: list[int] = []
     before: Row = {}
     for row in rows:
-        at, latest = plain(row.get("m")), plain(before.get("m"))
+        at, latest = finite_number(row.get("m")), finite_number(before.get("m"))
         is_anew = at is not None and latest is not None and at < latest
         is_anew = is_anew or row.get("start") != before.get("start")
         starts.append(starts[-1] + is_anew if starts else 0)
@@ -82,7 +82,7 @@ def _change(times: Sequence[float], share: float) -> int | None:
 
 def _clock(row: Row) -> str:
     """Return the time of day of a look: ``14:03:22 UTC``."""
-    wall = plain(row.get("t"))
+    wall = finite_number(row.get("t"))
     if wall is None:
         return "a moment that is not known"
     return f"{datetime.datetime.fromtimestamp(wall, datetime.UTC):%H:%M:%S} UTC"

@@ -16,9 +16,9 @@ from collections.abc import Iterator, Mapping, Sequence
 from statistics import median
 from typing import Any
 
-from trainrig.analysis.judge import first_fault, in_no_part
+from trainrig.analysis.judge import first_fault, unattributed_step_time
 from trainrig.analysis.rows import rows
-from trainrig.analysis.training_facts import GONE_ON, given_up
+from trainrig.analysis.training_facts import RETRIED_BATCH, retried_batches
 from trainrig.analysis.training_results import TrainingResult, results
 from trainrig.errors import DataError
 from trainrig.process.lost_ranks import Restart
@@ -52,10 +52,10 @@ def judge_trainings(view: RunView, interrupted: str | None = None) -> Verdict:
     except DataError as error:
         return Verdict(outcome=Outcome.INCOMPLETE, reason=interrupted or error.message)
     findings = (
-        *_too_large(view),
+        *_oversized_batches(view),
         *(finding for result in trained for finding in findings_of(result)),
     )
-    findings = (*findings, *in_no_part(rows(view)))
+    findings = (*findings, *unattributed_step_time(rows(view)))
     if fault := first_fault(findings):
         outcome, reason = Outcome.FAIL, fault
     elif interrupted:
@@ -91,10 +91,10 @@ def _outcome_of(trained: Sequence[TrainingResult]) -> tuple[Outcome, str]:
     return Outcome.MEASURED if alone else Outcome.PASS, reason
 
 
-def _too_large(view: RunView) -> Iterator[Finding]:
+def _oversized_batches(view: RunView) -> Iterator[Finding]:
     """Find the batch sizes that did not fit."""
-    for record in given_up(view):
-        batch, smaller = record.case.get("batch_size"), record.conditions[GONE_ON]
+    for record in retried_batches(view):
+        batch, smaller = record.case.get("batch_size"), record.conditions[RETRIED_BATCH]
         yield Finding(
             id="batch-too-large",
             severity="warning",
@@ -138,7 +138,7 @@ def findings_of(result: TrainingResult) -> Iterator[Finding]:
         )
         fix = "another --lr, more steps, or look for labels that do not belong to the inputs"
         yield finding("does-not-learn", "warning", words, fix)
-    for words in map(_loss, result.restarts):
+    for words in map(_lost_rank_text, result.restarts):
         fix = "look at that host's kernel log, its memory, power and temperature"
         yield finding("rank-lost", "warning", words, fix)
     if result.timing.straggler is not None:
@@ -146,7 +146,7 @@ def findings_of(result: TrainingResult) -> Iterator[Finding]:
         yield finding("rank-waited-for", "warning", result.timing.straggler, fix)
 
 
-def _loss(restart: Restart) -> str:
+def _lost_rank_text(restart: Restart) -> str:
     """Return which rank was lost, and what that cost."""
     if restart.step is None:
         return restart.cause
@@ -199,7 +199,7 @@ def _fix(status: str, reason: str) -> str:
     return f"{more}its ranks' logs are in the run's logs folder"
 
 
-def waited_for(ranks: Sequence[Rows], hosts: Sequence[str] = ()) -> str | None:
+def find_straggler(ranks: Sequence[Rows], hosts: Sequence[str] = ()) -> str | None:
     """Return the rank that the others wait for, and its slowest phase; None where they are even.
 
     ``ranks``: the profiled steps of each rank; ``hosts``: where each is, as far as it is known.
@@ -229,8 +229,8 @@ def waited_for(ranks: Sequence[Rows], hosts: Sequence[str] = ()) -> str | None:
     )
     others = [rank_steps for rank_steps in ranks if rank_steps is not ranks[slow]]
     longer = {
-        phase: _usual(ranks[slow], phase)
-        - median(_usual(rank_steps, phase) for rank_steps in others)
+        phase: _median_in_phase(ranks[slow], phase)
+        - median(_median_in_phase(rank_steps, phase) for rank_steps in others)
         for phase in ranks[slow][0].get("own_in", {})
     }
     if not longer:
@@ -239,6 +239,6 @@ def waited_for(ranks: Sequence[Rows], hosts: Sequence[str] = ()) -> str | None:
     return f"{text}, which takes {format_time(longer[phase])} longer in {phase.replace('_', ' ')}"
 
 
-def _usual(steps: Rows, phase: str) -> float:
+def _median_in_phase(steps: Rows, phase: str) -> float:
     """Return a rank's own work in a phase."""
     return median(float(step["own_in"].get(phase, 0.0)) for step in steps)

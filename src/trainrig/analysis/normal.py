@@ -175,7 +175,7 @@ def _case_of(members: Sequence[Record]) -> PublishedCase:
     return PublishedCase(
         device=first.device or "not stated",
         kind=published_kind(first),
-        what=what_of(first),
+        what=case_words(first),
         dtype=dtype_of(first.case) or "",
         unit=first.unit,
         count=first.num_devices,
@@ -185,7 +185,7 @@ def _case_of(members: Sequence[Record]) -> PublishedCase:
     )
 
 
-def what_of(record: Record) -> str:
+def case_words(record: Record) -> str:
     """Return a published case in words: ``bert-large, fp16, batch 8``."""
     case = {name: value for name, value in record.case.items() if value is not None}
     kind = published_kind(record)
@@ -260,15 +260,15 @@ def devices_of(words: Sequence[str]) -> tuple[str, ...]:
     is no card.
     """
     try:
-        return _each_one_card(words)
+        return _card_of_each_name(words)
     except UsageError:
-        kinds = [_of_kind(word) for word in words]
+        kinds = [_cards_of_name(word) for word in words]
         if not all(kinds):
             raise
         return tuple(dict.fromkeys(itertools.chain(*kinds)))
 
 
-def _of_kind(word: str) -> list[str]:
+def _cards_of_name(word: str) -> list[str]:
     """Return the card of a name, or those with figures whose names begin with its words."""
     if (device := _device(word)) is not None:
         return [device]
@@ -277,7 +277,7 @@ def _of_kind(word: str) -> list[str]:
     return [name for name in printed if wanted and name.casefold().split()[: len(wanted)] == wanted]
 
 
-def _each_one_card(words: Sequence[str]) -> tuple[str, ...]:
+def _card_of_each_name(words: Sequence[str]) -> tuple[str, ...]:
     cards: list[str] = []
     parts = [part for word in words for part in word.split()] if len(words) > 1 else list(words)
     if len(words) > 1 and all(_device(word) for word in words):
@@ -498,7 +498,7 @@ PRINTED = 0.005
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Placed:
+class PlacedCase:
     """One measured case among what others published of the very same case and card."""
 
     row: Row
@@ -515,14 +515,14 @@ class Placed:
         return "above" if self.row.value > self.others.high * (1 + PRINTED) else "among"
 
 
-def placed(view: RunView) -> Iterator[Placed]:
+def placed_cases(view: RunView) -> Iterator[PlacedCase]:
     """Yield the cases of a run that others published of the same card, in the run's order."""
     if is_published(view):
         return
     for row in rows(view):
         others = best_of(row.baselines) if is_valid(row.measured) and row.unit != "s" else None
         if others is not None:
-            yield Placed(row=row, others=others)
+            yield PlacedCase(row=row, others=others)
 
 
 # ---- for JSON

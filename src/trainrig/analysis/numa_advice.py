@@ -44,10 +44,12 @@ def advice(records: Iterable[Record]) -> Iterator[str]:
                 "trainrig train --bind still gives ranks without GPUs cores of their own."
             )
         elif len(nodes) > 1:
-            yield from _of_host(rates, nodes) if index is None else _of_gpu(rates, nodes, index)
+            yield from (
+                _host_advice(rates, nodes) if index is None else _gpu_advice(rates, nodes, index)
+            )
 
 
-def _of_host(rates: Rates, nodes: Sequence[int]) -> Iterator[str]:
+def _host_advice(rates: Rates, nodes: Sequence[int]) -> Iterator[str]:
     names = [node_text(node) for node in nodes]
     ratios = [
         (far / near, first, second)
@@ -67,7 +69,7 @@ def _of_host(rates: Rates, nodes: Sequence[int]) -> Iterator[str]:
         else:
             yield f"Memory of {second} gives the processors of {first} no less than their own."
     bound, unbound = rates.get(("copy", ALL, OWN)), rates.get(("copy", ANY, ANY))
-    if (order := _compared(bound, unbound)) is None:
+    if (order := _order_of(bound, unbound)) is None:
         return
     both = f"{_text(bound)} bound, {_text(unbound)} unbound"
     commands = "; ".join(
@@ -86,7 +88,7 @@ def _of_host(rates: Rates, nodes: Sequence[int]) -> Iterator[str]:
         yield f"Binding all nodes at once cannot be told from no binding: {both}."
 
 
-def _of_gpu(rates: Rates, nodes: Sequence[int], index: int) -> Iterator[str]:
+def _gpu_advice(rates: Rates, nodes: Sequence[int], index: int) -> Iterator[str]:
     """Yield the sentence about the node from which both directions of a GPU are fastest."""
     pairs = {
         node: [rates.get((way, node_text(node), node_text(node))) for way in ("h2d", "d2h")]
@@ -100,8 +102,8 @@ def _of_gpu(rates: Rates, nodes: Sequence[int], index: int) -> Iterator[str]:
     clear = [
         both
         for both in others
-        if any(_compared(a, b) == 1 for a, b in zip(whole[best], both, strict=True))
-        and not any(_compared(a, b) == -1 for a, b in zip(whole[best], both, strict=True))
+        if any(_order_of(a, b) == 1 for a, b in zip(whole[best], both, strict=True))
+        and not any(_order_of(a, b) == -1 for a, b in zip(whole[best], both, strict=True))
     ]
     there = ", ".join(map(_text, whole[best]))
     if len(clear) == len(others):
@@ -123,7 +125,7 @@ def _text(record: Record | None) -> str:
     return value_text(record) if record is not None else format_quantity(0.0, "B/s")
 
 
-def _compared(first: Record | None, second: Record | None) -> int | None:
+def _order_of(first: Record | None, second: Record | None) -> int | None:
     """Return 1 where the first is faster, -1 where the second is, 0 where it cannot be told."""
     if first is None or second is None or not first.interval or not second.interval:
         return None

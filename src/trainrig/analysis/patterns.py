@@ -65,7 +65,7 @@ def find_patterns(view: RunView) -> tuple[Pattern, ...]:
         device_rows = tuple(row for row in everything if (row.device, row.index) == where)
         patterns += _launch_bound(device_rows, name)
         patterns += _in_cache(view, device_rows, name)
-        patterns += _boosted(view, device_rows, name)
+        patterns += _above_boost_claim(view, device_rows, name)
         patterns += _activation(view, device_rows, name)
     return (*patterns, *_no_p2p(everything))
 
@@ -141,11 +141,11 @@ def _in_cache(view: RunView, device_rows: Sequence[Row], name: str) -> Iterator[
         f"against {format_quantity(memory, 'B/s')} of the memory. It lives in {level}: "
         f"{format_memory(size)} of {format_memory(cache_size)}, and says nothing about the memory.",
         next="a vector beyond the cache, or buffers in rotation: cache cold",
-        records=_ids([row]),
+        records=_record_ids([row]),
     )
 
 
-def _ids(measured_rows: Iterable[Row]) -> tuple[str, ...]:
+def _record_ids(measured_rows: Iterable[Row]) -> tuple[str, ...]:
     """Return the records that rows were measured as."""
     return tuple(row.measured.id for row in measured_rows if row.measured is not None)
 
@@ -153,7 +153,7 @@ def _ids(measured_rows: Iterable[Row]) -> tuple[str, ...]:
 # ---- faster than the data sheet
 
 
-def _boosted(view: RunView, device_rows: Sequence[Row], name: str) -> Iterator[Pattern]:
+def _above_boost_claim(view: RunView, device_rows: Sequence[Row], name: str) -> Iterator[Pattern]:
     """Yield the best product of each dtype that beats its claim by what a clock can do."""
     bursts = [
         row for row in device_rows if is_burst(row) and row.index is not None and row.is_usable
@@ -225,7 +225,7 @@ def _activation(view: RunView, device_rows: Sequence[Row], name: str) -> Iterato
             f"{format_quantity(predicted, unit)} where {format_quantity(lost, unit)} were lost "
             f"({than}).",
             next="fuse the activation into the product: torch.compile, or a fused layer",
-            records=_ids((plain, other)),
+            records=_record_ids((plain, other)),
         )
 
 
@@ -262,5 +262,5 @@ def _no_p2p(everything: Sequence[Row]) -> Iterator[Pattern]:
             f"{format_quantity(off, 'B/s')} with P2P off. There is no P2P between them: what they "
             "exchange crosses the host's memory.",
             next="fewer, larger exchanges: gradient accumulation, a larger micro-batch",
-            records=_ids((*with_it, *without)),
+            records=_record_ids((*with_it, *without)),
         )

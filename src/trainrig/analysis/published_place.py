@@ -12,7 +12,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from functools import cache
 
-from trainrig.analysis.normal import what_of
+from trainrig.analysis.normal import case_words
 from trainrig.analysis.rows import at_path
 from trainrig.benchmarks.spec import MARGIN, Role, find, role_of
 from trainrig.catalog.chip import Chip
@@ -102,7 +102,7 @@ def _by_benchmark() -> Mapping[str, list[Record]]:
 
 
 def _figures(record: Record, role: Role | None, link: str | None) -> Iterator[Record]:
-    mark = _mark_of(record)
+    mark = _condition_prefix(record)
     if mark is None or (record.metric == "flop_rate" and dtype_of(record.case) is None):
         return
     needs_link = role in _OVER_LINKS and record.num_devices > 1
@@ -138,7 +138,7 @@ def _is_search(record: Record) -> bool:
     return _SEARCH in str(record.conditions.get("kind", ""))
 
 
-def _mark_of(record: Record) -> str | None:
+def _condition_prefix(record: Record) -> str | None:
     """Return the prefix of conditions of figures of the same tool; empty: our definition.
 
     None where the tool counts by a definition of its own that nobody published figures of.
@@ -181,7 +181,7 @@ def _operation_text(figure: Record, left_out: frozenset[str] = frozenset()) -> s
     case = {name: value for name, value in figure.case.items() if name in names}
     if _is_search(figure):
         return f"{dtype_of(case)} matmul, {figure.conditions['kind']}"
-    words = [what_of(figure.replace(case=case)).removesuffix(", shape not stated")]
+    words = [case_words(figure.replace(case=case)).removesuffix(", shape not stated")]
     if role_of(figure.benchmark) is None:
         words.append(str(figure.conditions.get("software", "")))
     if role_of(figure.benchmark) in _OVER_LINKS and figure.num_devices > 1:

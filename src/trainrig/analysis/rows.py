@@ -72,7 +72,7 @@ class Row:
     @property
     def note(self) -> str | None:
         """Reason that there is no value, or that it is not judged; None where it is."""
-        return note_of(self.measured) if self.measured is not None else "not run"
+        return reason_not_judged(self.measured) if self.measured is not None else "not run"
 
     @property
     def is_usable(self) -> bool:
@@ -173,7 +173,7 @@ def at_path(value: object, *path: str) -> Any:
     return None if isinstance(value, Mapping) and "missing" in value else value
 
 
-def note_of(record: Record) -> str | None:
+def reason_not_judged(record: Record) -> str | None:
     """Return why a record has no value, or why its value is not judged; None where it is."""
     if record.status is not Status.OK:
         return f"{record.status}: {record.reason or 'no reason given'}"

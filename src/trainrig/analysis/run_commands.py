@@ -39,7 +39,7 @@ def resume_command(config: Mapping[str, Any], run: str, *, longer: bool = False)
     return " ".join([*words, *_budget(config, longer=longer)])
 
 
-def moved(fix: str, config: Mapping[str, Any], run: str) -> str:
+def with_current_path(fix: str, config: Mapping[str, Any], run: str) -> str:
     """Return advice that was stored with a run, its command for where the run is now.
 
     A run may be read from another folder, after it was moved, or from a bundle.

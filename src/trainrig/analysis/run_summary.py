@@ -13,11 +13,11 @@ from trainrig.analysis.answer import RunAnswer, answer_of
 from trainrig.analysis.first_screen import (
     Action,
     KeyNumber,
-    Taken,
+    RunMetadata,
     actions,
     headline,
     key_numbers,
-    taken,
+    run_metadata,
 )
 from trainrig.analysis.imported_facts import (
     NamedNumber,
@@ -29,7 +29,7 @@ from trainrig.analysis.judge_imported import is_imported
 from trainrig.analysis.normal import PublishedRange
 from trainrig.analysis.patterns import Pattern, find_patterns
 from trainrig.analysis.rows import at_path, is_published, rows
-from trainrig.analysis.training_results import fault, readable
+from trainrig.analysis.training_results import fault, readable_results
 from trainrig.analysis.waterfall import Waterfall, build_waterfalls, largest_gap
 from trainrig.benchmarks.spec import Role
 from trainrig.record import Finding, RunView
@@ -57,14 +57,14 @@ class RunSummary:
     missing: tuple[str, ...]
     """Parts of the run that are missing or damaged."""
     waterfalls: tuple[Waterfall, ...]
-    taken: Taken
+    taken: RunMetadata
 
 
 def summarise(view: RunView) -> RunSummary:
     """Look at one run from every side."""
     waterfalls = build_waterfalls(view)
     word, reason = verdict_of(view)
-    only_trainings = bool(readable(view)) and all(
+    only_trainings = bool(readable_results(view)) and all(
         row.role is Role.STEP for row in rows(view) if row.measured is not None
     )
     findings = view.verdict.findings if view.verdict else ()
@@ -87,7 +87,7 @@ def summarise(view: RunView) -> RunSummary:
         patterns=find_patterns(view),
         missing=missing(view),
         waterfalls=waterfalls,
-        taken=taken(view),
+        taken=run_metadata(view),
     )
 
 
@@ -175,7 +175,7 @@ def missing(view: RunView) -> tuple[str, ...]:
     unseen = sum(not is_seen for is_seen in everything.values())
     if is_imported(view.config):  # cards and the paths between them may be all that a file has
         return tuple(problems)
-    if unseen == len(everything) and not (not everything and readable(view)):
+    if unseen == len(everything) and not (not everything and readable_results(view)):
         problems.append("nothing was measured")
     elif unseen:
         problems.append(f"{unseen} of {len(everything)} planned cases have no result")

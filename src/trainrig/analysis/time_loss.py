@@ -137,11 +137,12 @@ def shares_of(drop: Drop) -> tuple[Share, ...]:
         work=work,
         time=time,
         losses=losses,
-        unsure=_unsure(drop.record, work) + _unsure(drop.ceiling_record, work),
+        unsure=_uncertain_seconds(drop.record, work)
+        + _uncertain_seconds(drop.ceiling_record, work),
     )
 
 
-def _unsure(record: Record | None, work: float) -> float:
+def _uncertain_seconds(record: Record | None, work: float) -> float:
     """Return seconds for ``work`` between the ends of a measured rate's interval."""
     if record is None or record.kind is Kind.CLAIMED or record.interval is None:
         return 0.0
@@ -152,7 +153,7 @@ def _unsure(record: Record | None, work: float) -> float:
 # ---- a layer
 
 
-def _layer_losses(drop: Drop, counted: Counted) -> list[Loss]:
+def _layer_losses(drop: Drop, counted: CountedWork) -> list[Loss]:
     bandwidth = drop.bandwidth
     losses: list[Loss] = []
     if bandwidth:
@@ -356,7 +357,7 @@ _MODELS = {"gpt-2 medium": "gpt2-medium"}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Counted:
+class CountedWork:
     """Operations and bytes of one call or step."""
 
     ops: tuple[Op, ...]
@@ -388,7 +389,7 @@ def model_shape(case: Case) -> ModelShape | None:
         return None
 
 
-def count_layer(record: Record) -> Counted | None:
+def count_layer(record: Record) -> CountedWork | None:
     """Return the operations of one block; None where the case does not say which."""
     model, phases = layer_shape(record.case), layers.PASSES.get(str(record.case.get("pass")))
     if model is None or phases is None:
@@ -396,11 +397,11 @@ def count_layer(record: Record) -> Counted | None:
     shape, decoder = model
     with suppress(UsageError):
         ops = block_ops(shape, _layout(record.case, kernels=_kernels(record)), decoder=decoder)
-        return Counted(ops=tuple(op for op in ops if op.phase in phases))
+        return CountedWork(ops=tuple(op for op in ops if op.phase in phases))
     return None
 
 
-def count_step(record: Record, *, recompute: str | None = None) -> Counted | None:
+def count_step(record: Record, *, recompute: str | None = None) -> CountedWork | None:
     """Return the operations of one training step; ``recompute`` replaces the case's."""
     shape = model_shape(record.case)
     if shape is None:
@@ -419,7 +420,7 @@ def count_step(record: Record, *, recompute: str | None = None) -> Counted | Non
             op if op.kind in once else replace(op, count=op.count * micros)
             for op in step_ops(shape, layout)
         )
-        return Counted(ops=tuple(ops))
+        return CountedWork(ops=tuple(ops))
     return None
 
 

@@ -26,7 +26,7 @@ _OLDER = "communication"
 """A part of earlier versions, whose ranks timed their waits (now: `TrainingResult.profiled`)."""
 _VERDICT = "row_verdict"
 """The condition that a training's record has, and one of an older run has not."""
-GONE_ON = "went_on"
+RETRIED_BATCH = "went_on"
 """The condition of one that did not fit: the batch size that was tried next."""
 SOFTWARE = "software_found"
 TRACES = "traces"
@@ -47,14 +47,14 @@ def trainings(view: RunView) -> tuple[Mapping[str, Record], ...]:
         key = record.case.get("experiment"), record.device_index
         if record.metric != "time" and key in records_by_training:
             records_by_training[key][record.metric] = record
-        elif _VERDICT in record.conditions and GONE_ON not in record.conditions:
+        elif _VERDICT in record.conditions and RETRIED_BATCH not in record.conditions:
             records_by_training[key] = {"time": record}
     return tuple(records_by_training.values())
 
 
-def given_up(view: RunView) -> list[Record]:
+def retried_batches(view: RunView) -> list[Record]:
     """Return trainings whose batch did not fit, and which went on with a smaller one."""
-    return [r for r in view.records if r.benchmark == BENCHMARK and GONE_ON in r.conditions]
+    return [r for r in view.records if r.benchmark == BENCHMARK and RETRIED_BATCH in r.conditions]
 
 
 _OF_METRIC = {
@@ -107,7 +107,7 @@ def summary_of_records(view: RunView, records: Mapping[str, Record]) -> dict[str
         "step_times_s": time.samples or (),
         "rounds": [
             {
-                "step_times_s": [row.get("time") for row in counted(rows)],
+                "step_times_s": [row.get("time") for row in steps_after_warm_up(rows)],
                 "disturbed": training_round.get("disturbed"),
             }
             for training_round, rows in zip(rounds, steps, strict=True)
@@ -177,7 +177,7 @@ STEPS = "steps-"
 """Prefix of the names of series that hold a training step by step."""
 
 
-def counted(rows: Rows) -> Rows:
+def steps_after_warm_up(rows: Rows) -> Rows:
     """Return all but the first steps, where there are enough."""
     return rows[min(WARM_UP, max(0, len(rows) - 1)) :]
 

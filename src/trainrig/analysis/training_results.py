@@ -404,7 +404,7 @@ def as_json(result: TrainingResult) -> dict[str, Any]:
     return row
 
 
-def readable(view: RunView) -> tuple[TrainingResult, ...]:
+def readable_results(view: RunView) -> tuple[TrainingResult, ...]:
     """Return the results, or none if a line is invalid; `fault` returns the reason."""
     try:
         return results(view)

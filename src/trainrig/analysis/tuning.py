@@ -13,13 +13,13 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from trainrig.analysis.compare_training import Speedup, against
+from trainrig.analysis.compare_training import Speedup, compare_with
 from trainrig.analysis.training_results import TrainingPrediction, TrainingResult
 from trainrig.stats import Change
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Standing:
+class LayoutRank:
     """Rank of one layout."""
 
     result: TrainingResult
@@ -67,9 +67,9 @@ class Standing:
         }
 
 
-def standings(
+def rank_layouts(
     results: Sequence[TrainingResult], predictions: Sequence[TrainingPrediction]
-) -> tuple[Standing, ...]:
+) -> tuple[LayoutRank, ...]:
     """Return all results, the fastest first; those without a place last, in their order."""
     forecasts = {forecast.name: forecast for forecast in predictions if forecast.step_time_s}
     times = {
@@ -80,11 +80,11 @@ def standings(
     by_time = sorted((name for name in times if times[name]), key=lambda name: times[name] or 0.0)
     ranked = [result for result in results if result.passed and result.throughput.samples_per_s]
     ranked.sort(key=lambda result: -(result.throughput.samples_per_s or 0.0))
-    placed: list[Standing] = []
+    placed: list[LayoutRank] = []
 
     def stand(result: TrainingResult, place: int | None, speedup: Speedup | None) -> None:
         placed.append(
-            Standing(
+            LayoutRank(
                 result=result,
                 place=place,
                 speedup=speedup,
@@ -96,7 +96,7 @@ def standings(
     unplaced = ranked
     while unplaced:
         first, place = unplaced[0], len(ranked) - len(unplaced) + 1
-        compared = against(first, unplaced[1:])
+        compared = compare_with(first, unplaced[1:])
         stand(first, place, None)
         slower = [speedup.change is Change.WORSE for speedup in compared]
         for result, speedup, is_slower in zip(unplaced[1:], compared, slower, strict=True):

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from functools import cache
 from typing import Any
 
-from trainrig.analysis.evidence import plain
+from trainrig.analysis.evidence import finite_number
 from trainrig.analysis.watched_rules import WatchedQuantity, WatchLimit, watch_rules
 from trainrig.catalog.chip import Chip
 from trainrig.catalog.lookup import find_chip
@@ -40,7 +40,11 @@ def moments(rows: Iterable[Row]) -> list[float | None]:
     latest: dict[object, float] = {}
     stepped: dict[object, float] = {}
     for row in rows:
-        at, wall, device = plain(row.get("m")), plain(row.get("t")), row.get("device")
+        at, wall, device = (
+            finite_number(row.get("m")),
+            finite_number(row.get("t")),
+            row.get("device"),
+        )
         if at is None and wall is not None:
             at = wall + stepped.get(device, 0.0)
             if at < latest.get(device, at):
@@ -85,7 +89,7 @@ class WatchedDevice:
         spans = [p for p in self.parts if not parts or p.mode in parts]
         matching = []
         for at, row in self.rows:
-            value = plain(row.get(f"{self.key}_{quantity}"))
+            value = finite_number(row.get(f"{self.key}_{quantity}"))
             if value is not None and any(p.first + settles <= at <= p.last for p in spans):
                 matching.append((at, value, str(row.get(f"{self.key}_throttle_reasons") or "")))
         return matching
@@ -93,7 +97,7 @@ class WatchedDevice:
     def has(self, row: Row, quantity: str) -> bool:
         """Return whether a row has a reading of the sensor."""
         value = row.get(f"{self.key}_{quantity}")
-        return isinstance(value, str) or plain(value) is not None
+        return isinstance(value, str) or finite_number(value) is not None
 
 
 def parts_of_work(
@@ -143,7 +147,7 @@ def facts_of(name: str, gpu: Mapping[str, Any]) -> dict[str, float]:
         "base_clock": chip.compute.base_clock if chip else None,
         "boost_clock": chip.compute.boost_clock if chip else None,
     }
-    return {name: value for name, raw in known.items() if (value := plain(raw))}
+    return {name: value for name, raw in known.items() if (value := finite_number(raw))}
 
 
 # ---- the rules
@@ -151,10 +155,10 @@ def facts_of(name: str, gpu: Mapping[str, Any]) -> dict[str, float]:
 
 def judge_watched(watch: WatchedDevice) -> Iterator[Finding]:
     """Judge a device's readings against every rule; what was not watched comes first."""
-    unread = list(_unread(watch))
+    unread = list(_missing_sensors(watch))
     yield from unread
     for quantity in watch_rules().quantity:
-        yield from _believed(watch, quantity)
+        yield from _plausible_readings(watch, quantity)
     graver: set[tuple[str, str]] = set()
     for limit in sorted(watch_rules().limit, key=lambda limit: limit.severity != "error"):
         named = (limit.finding, limit.quantity)
@@ -184,7 +188,7 @@ def not_judged(watch: WatchedDevice) -> tuple[str, ...]:
     return tuple(lacking)
 
 
-def _unread(watch: WatchedDevice) -> Iterator[Finding]:
+def _missing_sensors(watch: WatchedDevice) -> Iterator[Finding]:
     rules = watch_rules()
     if not watch.rows:
         return
@@ -204,14 +208,18 @@ _DOUBTED_S = 3.0
 """A sensor that says what cannot be for so long is not believed."""
 
 
-def _believed(watch: WatchedDevice, quantity: WatchedQuantity) -> Iterator[Finding]:
+def _plausible_readings(watch: WatchedDevice, quantity: WatchedQuantity) -> Iterator[Finding]:
     most = quantity.most
     if most is not None and quantity.most_of is not None:
         most = most * watch.facts[quantity.most_of] if quantity.most_of in watch.facts else None
     sensor_readings = watch.readings(quantity.name)
     least = quantity.least
-    low = _on_end(sensor_readings, _DOUBTED_S, lambda v, _: least is not None and v < least)
-    high = _on_end(sensor_readings, _DOUBTED_S, lambda v, _: most is not None and v > most)
+    low = _last_of_wrong_stretch(
+        sensor_readings, _DOUBTED_S, lambda v, _: least is not None and v < least
+    )
+    high = _last_of_wrong_stretch(
+        sensor_readings, _DOUBTED_S, lambda v, _: most is not None and v > most
+    )
     for wrong, bound in ((low, quantity.least), (high, most)):
         if wrong is not None and bound is not None:
             values = _text(wrong, quantity.unit), _text(bound, quantity.unit)
@@ -239,7 +247,7 @@ def _believed(watch: WatchedDevice, quantity: WatchedQuantity) -> Iterator[Findi
 
 def _values(watch: WatchedDevice, quantity: str) -> list[float]:
     """Return every reading of a counter while the device worked, settled or not."""
-    counter_values = (plain(row.get(f"{watch.key}_{quantity}")) for _, row in watch.rows)
+    counter_values = (finite_number(row.get(f"{watch.key}_{quantity}")) for _, row in watch.rows)
     return [value for value in counter_values if value is not None]
 
 
@@ -249,7 +257,7 @@ def _text(value: float, unit: str) -> str:
     return f"{value:g} {unit}".rstrip()
 
 
-def _on_end(
+def _last_of_wrong_stretch(
     sensor_readings: Sequence[tuple[float, float, str]],
     seconds: float,
     is_wrong: Callable[[float, str], bool],
@@ -290,7 +298,7 @@ def _label(limit: WatchLimit) -> tuple[str, str]:
     return quantity.label, quantity.unit
 
 
-def _beyond(watch: WatchedDevice, limit: WatchLimit) -> str | None:
+def _limit_broken(watch: WatchedDevice, limit: WatchLimit) -> str | None:
     """Return the reading that was beyond its bound for some seconds; None without one."""
     bound = _bound(watch, limit)
     if bound is None:
@@ -301,7 +309,9 @@ def _beyond(watch: WatchedDevice, limit: WatchLimit) -> str | None:
         is_excused = bool(set(limit.unless) & set(reasons.split(",")))
         return not is_excused and (value >= bound if is_most else value < bound)
 
-    wrong = _on_end(watch.readings(limit.quantity, limit.parts), limit.seconds, is_wrong)
+    wrong = _last_of_wrong_stretch(
+        watch.readings(limit.quantity, limit.parts), limit.seconds, is_wrong
+    )
     if wrong is None:
         return None
     label, unit = _label(limit)
@@ -319,7 +329,7 @@ def _fell(watch: WatchedDevice, limit: WatchLimit) -> str | None:
             for at, value, _ in watch.readings(limit.quantity)
             if part.first + settles <= at <= part.last
         ]
-        if (drop := fell_by(device_rows, limit.value, limit.seconds)) is not None:
+        if (drop := relative_drop(device_rows, limit.value, limit.seconds)) is not None:
             label, unit = _label(limit)
             high, low, at = drop
             return (
@@ -329,7 +339,7 @@ def _fell(watch: WatchedDevice, limit: WatchLimit) -> str | None:
     return None
 
 
-def fell_by(
+def relative_drop(
     rates: Sequence[tuple[float, float]], share: float, seconds: float
 ) -> tuple[float, float, float] | None:
     """Return the upper quartile, the low value and since when, where values stay below a share.
@@ -366,7 +376,7 @@ def _rose(watch: WatchedDevice, limit: WatchLimit) -> str | None:
     return f"{rise:,.0f} {label} in {span:.0f} s of work"
 
 
-def _any(watch: WatchedDevice, limit: WatchLimit) -> str | None:
+def _counter_above_zero(watch: WatchedDevice, limit: WatchLimit) -> str | None:
     values = _values(watch, limit.quantity)
     worst = max(values, default=0.0)
     label, _ = _label(limit)
@@ -386,11 +396,11 @@ def _slowed(watch: WatchedDevice, limit: WatchLimit) -> str | None:
 
 
 _RULES: Mapping[str, Callable[[WatchedDevice, WatchLimit], str | None]] = {
-    "at-most": _beyond,
-    "at-least": _beyond,
+    "at-most": _limit_broken,
+    "at-least": _limit_broken,
     "falls": _fell,
     "rise": _rose,
-    "any": _any,
+    "any": _counter_above_zero,
     "share": _slowed,
 }
 

@@ -6,7 +6,7 @@ it that bounds it: a layer or a training step bounds only a step of its own shap
 Below the ceiling lies a gap: how much, in which share, why, and what to try.
 Values are base SI units; a share is the gap over the ceiling.  A level that exceeds a
 measured one that bounds it shows that this was not measured well enough: nothing is held
-against it then, but against the next one up (`exceeded` names what to measure again).
+against it then, but against the next one up (`exceeded_points` names what to measure again).
 
 What makes a level is each benchmark's own to say (`benchmarks.LevelRule`).
 """
@@ -27,7 +27,15 @@ from trainrig.analysis.best import (
 )
 from trainrig.analysis.bottlenecks import CLOSE, find_cause
 from trainrig.analysis.evidence import Drop, Gap
-from trainrig.analysis.rows import Device, Row, claim_for, name_devices, note_of, rows, rules_of
+from trainrig.analysis.rows import (
+    Device,
+    Row,
+    claim_for,
+    name_devices,
+    reason_not_judged,
+    rows,
+    rules_of,
+)
 from trainrig.analysis.time_loss import is_own_layer
 from trainrig.benchmarks.spec import Quantity, Role, benchmarks, case_text, role_of
 from trainrig.record import Case, Kind, Record, RunView, dtype_of
@@ -137,11 +145,11 @@ def build_waterfalls(view: RunView) -> tuple[Waterfall, ...]:
                     dtype=dtype,
                 )
                 waterfalls.append(waterfall)
-    lead = leading(waterfalls)
+    lead = headline_waterfall(waterfalls)
     return tuple(sorted(waterfalls, key=lambda waterfall: waterfall is not lead))
 
 
-def leading(waterfalls: Iterable[Waterfall]) -> Waterfall | None:
+def headline_waterfall(waterfalls: Iterable[Waterfall]) -> Waterfall | None:
     """Return the waterfall that the headline of a run is of.
 
     Of several devices and data types the one with the fastest training step; without a step the
@@ -191,12 +199,12 @@ def _quantities(
         levels = groups[quantity, dtype]
         if dtype in _HALF:
             (other,) = set(_HALF) - {dtype}
-            levels = _lent(view, levels, groups.get((quantity, other), {}))
+            levels = _with_other_16_bit_products(view, levels, groups.get((quantity, other), {}))
         name = f"{dtype} {quantity.name}" if dtype else quantity.name
         yield name, dtype, [(place[1], levels[place]) for place in sorted(levels)]
 
 
-def _lent(view: RunView, levels: _Levels, others: _Levels) -> _Levels:
+def _with_other_16_bit_products(view: RunView, levels: _Levels, others: _Levels) -> _Levels:
     """Return the rows with the other 16-bit type's products where a step has none of its own type.
 
     Only where both have one claim: the matrix units are the same.
@@ -230,7 +238,7 @@ _Ceiling = tuple[Level, Record | None]
 def _build(
     view: RunView, device_rows: tuple[Row, ...], candidates: Sequence[tuple[str, list[Row]]]
 ) -> tuple[Level, ...]:
-    picked = _pick(device_rows, candidates)
+    picked = _level_rows(device_rows, candidates)
     if not picked:
         return ()
     exceeded_ids = {_id_of(above) for above, row in _pairs(picked) if row.value > above.value}
@@ -254,7 +262,7 @@ def _build(
     return tuple(levels)
 
 
-def _pick(
+def _level_rows(
     device_rows: tuple[Row, ...], candidates: Sequence[tuple[str, list[Row]]]
 ) -> list[_Picked]:
     """Return the row of each level: the best that fits it, a step's own layer first."""
@@ -288,7 +296,7 @@ def _id_of(row: Row) -> str | None:
     return row.measured.id if row.measured is not None else None
 
 
-def exceeded(records: Iterable[Record]) -> tuple[Record, ...]:
+def exceeded_points(records: Iterable[Record]) -> tuple[Record, ...]:
     """Return the points to measure again because something that they bound exceeds them.
 
     A layer or a training step that is faster than the matmul that bounds it shows that the matmul
@@ -301,7 +309,7 @@ def exceeded(records: Iterable[Record]) -> tuple[Record, ...]:
     Returns:
         The points of the exceeded levels, each once.
     """
-    exceeded_points: dict[str, tuple[float, Record]] = {}
+    factor_by_id: dict[str, tuple[float, Record]] = {}
     view = RunView(name="", records=tuple(records))
     everything = rows(view)
     for where in devices(everything):
@@ -310,16 +318,16 @@ def exceeded(records: Iterable[Record]) -> tuple[Record, ...]:
             for members, ratio in _exceeded_levels(device_rows, candidates):
                 for row in members:
                     point = row.measured
-                    if point is not None and ratio > exceeded_points.get(point.id, (0.0, point))[0]:
-                        exceeded_points[point.id] = ratio, point
-    return tuple(point for _, point in sorted(exceeded_points.values(), key=lambda pair: -pair[0]))
+                    if point is not None and ratio > factor_by_id.get(point.id, (0.0, point))[0]:
+                        factor_by_id[point.id] = ratio, point
+    return tuple(point for _, point in sorted(factor_by_id.values(), key=lambda pair: -pair[0]))
 
 
 def _exceeded_levels(
     device_rows: tuple[Row, ...], candidates: Sequence[tuple[str, list[Row]]]
 ) -> Iterable[tuple[list[Row], float]]:
     """Yield the doubtful rows of each exceeded level, and the factor."""
-    picked = _pick(device_rows, candidates)
+    picked = _level_rows(device_rows, candidates)
     level_of = {id(row): members for name, row in picked for n, members in candidates if n == name}
     pairs = list(_pairs(picked))
     matmuls = [row for _, row in picked if row.role is Role.PRODUCT and is_valid(row.measured)]
@@ -410,7 +418,7 @@ def _measured_level(
         kind=record.kind,
         provenance=words + published,
         record=record.id,
-        note=note_of(record) or (None if value is not None else "not above zero"),
+        note=reason_not_judged(record) or (None if value is not None else "not above zero"),
         bound=bound_of(record) if value is not None else "",
         expected=row.band,
         expected_source=row.predicted.source if row.predicted else None,
@@ -453,7 +461,7 @@ def largest_gap(waterfalls: Iterable[Waterfall]) -> LargestGap | None:
     copies are slower by nature.
     """
     known = tuple(waterfalls)
-    lead = leading(known)
+    lead = headline_waterfall(known)
     gaps = [
         LargestGap(waterfall=waterfall, level=level, gap=level.gap)
         for waterfall in known

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Protocol
 
-from trainrig.analysis.best import bound_of, claim_word, marked
+from trainrig.analysis.best import bound_of, claim_word, with_bound_sign
 from trainrig.analysis.burn_facts import (
     TELEMETRY,
     WORK,
@@ -19,7 +19,7 @@ from trainrig.analysis.burn_facts import (
     is_burn,
     part_name,
 )
-from trainrig.analysis.evidence import plain
+from trainrig.analysis.evidence import finite_number
 from trainrig.record import Record, RunView, Status
 from trainrig.report import document as doc
 from trainrig.report.charts.over_time import line_figure, telemetry_start
@@ -72,7 +72,7 @@ def _memory(point: BurnPoint) -> str:
 def _rate(point: BurnPoint) -> str:
     if point.rate is None:
         return ""
-    return marked(format_quantity(point.rate, point.record.unit), bound_of(point.record))
+    return with_bound_sign(format_quantity(point.rate, point.record.unit), bound_of(point.record))
 
 
 def _errors(num: int) -> doc.Cell:
@@ -170,7 +170,7 @@ def _rates(view: RunView) -> Iterator[doc.Figure]:
     for part, unit in parts:
         lines: dict[str, list[tuple[float, float]]] = {}
         for row in rows:
-            at, rate = plain(row.get("t")), plain(row.get("rate"))
+            at, rate = finite_number(row.get("t")), finite_number(row.get("rate"))
             if row.get("part") == part and at is not None and rate is not None:
                 lines.setdefault(str(row.get("device")), []).append((at - start, rate))
         yield from line_figure(f"Rate: {part}", unit, lines, "s since the first reading")

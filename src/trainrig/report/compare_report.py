@@ -15,7 +15,7 @@ from typing import TypeVar
 from trainrig.analysis.best import value_text
 from trainrig.analysis.compare import (
     Difference,
-    Judged,
+    JudgedCase,
     Pair,
     RunComparison,
     differences,
@@ -40,7 +40,7 @@ from trainrig.units import (
     signed_share,
 )
 
-_Compared = TypeVar("_Compared", Judged, Speedup)
+_Compared = TypeVar("_Compared", JudgedCase, Speedup)
 RULE = (
     f"Better and worse: changed by more than {format_share(SMALLEST_CHANGE)}; at most 5 % of such "
     "calls are expected to be false. Ratio: new over old, the 95 % interval. Could see: the "
@@ -142,12 +142,12 @@ def _changed_cases(compared: Sequence[_Compared]) -> list[_Compared]:
     return [change for change in compared if change.change in (Change.WORSE, Change.BETTER)]
 
 
-def _change_item(judged: Judged, run: str = "") -> doc.Item:
+def _change_item(judged: JudgedCase, run: str = "") -> doc.Item:
     label = run + signed_share(judged.decisive_ratio - 1.0)
     return doc.Item(text=_change_text(judged), label=label, tone=_CHANGES[judged.change][1])
 
 
-def _weight(judged: Judged) -> tuple[bool, float, float]:
+def _weight(judged: JudgedCase) -> tuple[bool, float, float]:
     """Worse before better, then by how far it moved; of equals the fastest case."""
     far = round(abs(math.log(judged.decisive_ratio)), 2)
     return judged.change is Change.WORSE, far, judged.pair.record.value or 0.0
@@ -168,7 +168,7 @@ _OUTCOMES: tuple[tuple[Change, str, doc.Tone], ...] = (
 )
 
 
-def _change_text(judged: Judged) -> str:
+def _change_text(judged: JudgedCase) -> str:
     """Return ``matmul bf16 4096³ on RTX 4090 #0: 157 TFLOPS → 132 TFLOPS``."""
     record = judged.pair.record
     where = f" on {record.device}" if record.device else ""
@@ -177,7 +177,7 @@ def _change_text(judged: Judged) -> str:
     return f"{_label(record)}{where}: {moved}{_behind_text(judged)}"
 
 
-def _behind_text(judged: Judged) -> str:
+def _behind_text(judged: JudgedCase) -> str:
     """Return ``, 4.1 % behind its siblings``; empty where its own change was judged."""
     if judged.behind_siblings is None:
         return ""
@@ -252,7 +252,7 @@ _ENDS = (*_OUTCOMES, (Change.CANNOT_TELL, "CANNOT TELL", "warn"))
 
 def _runs_tables(comparisons: Sequence[RunComparison]) -> Iterator[doc.Table]:
     """Yield a line a case, a column a run: its value, and below it the change where it is one."""
-    judged: dict[tuple[object, ...], dict[int, Judged]] = {}
+    judged: dict[tuple[object, ...], dict[int, JudgedCase]] = {}
     for number, comparison in enumerate(comparisons):
         for judged_case in comparison.judged:
             record = judged_case.pair.record
@@ -265,7 +265,7 @@ def _runs_tables(comparisons: Sequence[RunComparison]) -> Iterator[doc.Table]:
     groups = grouped(lines, lambda by_run: _device_of(next(iter(by_run.values()))))
     names = name_devices(groups)
 
-    def run(number: int) -> doc.Shown[dict[int, Judged]]:
+    def run(number: int) -> doc.Shown[dict[int, JudgedCase]]:
         return column(str(number + 1), lambda by_run: by_run.get(number), _run_change_cell)
 
     for device, by_run in groups.items():
@@ -289,11 +289,11 @@ def _runs_tables(comparisons: Sequence[RunComparison]) -> Iterator[doc.Table]:
         )
 
 
-def _device_of(judged: Judged) -> tuple[str | None, int | None]:
+def _device_of(judged: JudgedCase) -> tuple[str | None, int | None]:
     return judged.pair.record.device, judged.pair.record.device_index
 
 
-def _run_change_cell(judged: Judged) -> doc.Cell:
+def _run_change_cell(judged: JudgedCase) -> doc.Cell:
     word, tone = _CHANGES[judged.change]
     change = signed_share(judged.comparison.ratio - 1.0)
     return doc.Cell(
@@ -426,8 +426,8 @@ _NUMBERS = re.compile(r"[\d.]+")
 _CUBE = re.compile(r"\b(\d+) × \1 × \1\b")
 
 
-def _judged_tables(judged: Sequence[Judged]) -> Iterator[doc.Table]:
-    def place(case: Judged) -> tuple[str | None, int | None, int]:
+def _judged_tables(judged: Sequence[JudgedCase]) -> Iterator[doc.Table]:
+    def place(case: JudgedCase) -> tuple[str | None, int | None, int]:
         record = case.pair.record
         return record.device, record.device_index, record.num_devices
 
@@ -447,18 +447,18 @@ def _judged_tables(judged: Sequence[Judged]) -> Iterator[doc.Table]:
         )
 
 
-def _interval_text(judged: Judged) -> str:
+def _interval_text(judged: JudgedCase) -> str:
     """Return the interval of the ratio, new over old: ``0.93–0.97``."""
     interval = judged.comparison.interval
     return f"{interval.low:.2f}–{interval.high:.2f}"
 
 
-def _hardly_moved(judged: Judged) -> bool:
+def _hardly_moved(judged: JudgedCase) -> bool:
     within = abs(judged.comparison.ratio - 1.0) <= SMALLEST_CHANGE
     return judged.change is Change.SAME or (judged.change is Change.CANNOT_TELL and within)
 
 
-def _counted_changes(judged: Sequence[Judged]) -> Iterator[str]:
+def _counted_changes(judged: Sequence[JudgedCase]) -> Iterator[str]:
     """Yield ``30 cannot tell: moved by 1.0 % at most; could see 2.8 % to 14 %``."""
     for change in (Change.CANNOT_TELL, Change.SAME):
         smallest_changes = sorted(case.smallest_visible for case in judged if case.change is change)

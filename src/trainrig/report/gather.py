@@ -17,7 +17,7 @@ from collections.abc import Iterator
 from xml.etree import ElementTree as ET
 
 from trainrig.analysis.rack import MIN_NODES, Node, NodeValue, Rack, RackMetric
-from trainrig.analysis.rows import note_of
+from trainrig.analysis.rows import reason_not_judged
 from trainrig.units import format_quantity, one_line, signed_share
 
 COLUMNS = (
@@ -101,7 +101,7 @@ def _metric_test(node: Node, metric: RackMetric, node_value: NodeValue) -> ET.El
     test = ET.Element("testcase", classname=_xml(node.name), name=_xml(name))
     if node_value.record is None:
         ET.SubElement(test, "skipped", message="this node has no such case")
-    elif (note := note_of(node_value.record)) is not None:
+    elif (note := reason_not_judged(node_value.record)) is not None:
         ET.SubElement(test, "skipped", message=_xml(note))
     elif node_value.is_outlier and node_value.value and metric.median:
         deviation = signed_share(node_value.deviation or 0.0)

@@ -11,7 +11,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from typing import Any
 
-from trainrig.analysis.best import best_record, bound_of, marked, valid_value, value_text
+from trainrig.analysis.best import best_record, bound_of, valid_value, value_text, with_bound_sign
 from trainrig.analysis.numa_advice import advice, numa_points
 from trainrig.benchmarks.collective import OPS
 from trainrig.benchmarks.numa import ALL, ANY, OWN
@@ -167,7 +167,7 @@ def _map(
         value = valid_value(record)
         if not value:
             return doc.Cell(record.status.value)
-        text = marked(format_quantity(value / scale, ""), bound_of(record))
+        text = with_bound_sign(format_quantity(value / scale, ""), bound_of(record))
         return doc.Cell(text, shade=min(int(_SHADES * value / top), _SHADES))
 
     words = [_CELL.get(unit, unit)]

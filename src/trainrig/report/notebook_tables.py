@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from trainrig.analysis.best import bound_of, marked
+from trainrig.analysis.best import bound_of, with_bound_sign
 from trainrig.benchmarks.layer import LAYERS, PARTS, code_text
 from trainrig.benchmarks.matmul import square_size
 from trainrig.benchmarks.spec import Role, role_of
@@ -193,7 +193,7 @@ def _grid(
             return Cell("-")
         text = format_quantity(record.value / scale, "")
         text = f"{record.value / scale:.3f}" if record.value < 1e-2 * scale else text
-        return Cell(marked(text, bound_of(record)))
+        return Cell(with_bound_sign(text, bound_of(record)))
 
     noisy = any(record.disturbed for record in cells.values())
     return Table(

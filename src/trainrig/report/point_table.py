@@ -6,9 +6,9 @@ import itertools
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 
-from trainrig.analysis.best import bound_of, claim_word, marked
+from trainrig.analysis.best import bound_of, claim_word, with_bound_sign
 from trainrig.analysis.rows import Device, Row, attempts, name_devices
-from trainrig.analysis.training_results import BENCHMARK, readable
+from trainrig.analysis.training_results import BENCHMARK, readable_results
 from trainrig.analysis.waterfall import devices, dtype_order
 from trainrig.benchmarks.spec import Role, case_text, kind_text
 from trainrig.record import Kind, Record, RunView, Status, dtype_of
@@ -42,7 +42,7 @@ def point_blocks(view: RunView, everything: Sequence[Row]) -> Iterator[doc.Block
         for row in measured_rows
         if (row.role, row.metric) != (Role.STREAM, "flop_rate") or _place(row) not in moved
     ]
-    if not measured_rows and readable(view):  # its trainings stand in tables of their own
+    if not measured_rows and readable_results(view):  # its trainings stand in tables of their own
         return
     if not measured_rows:
         note = "There are none: the run holds no measured point."
@@ -53,7 +53,7 @@ def point_blocks(view: RunView, everything: Sequence[Row]) -> Iterator[doc.Block
     shown_ids = {id(row) for row in sorted(measured_rows, key=lambda row: not row.note)[:MAX_ROWS]}
     folds, lines = [], []
     muted: dict[str, None] = {}
-    explained = {BENCHMARK} if readable(view) else set()  # each training's own line says it
+    explained = {BENCHMARK} if readable_results(view) else set()  # each training's own line says it
     for name in dict.fromkeys(row.benchmark for row in measured_rows):
         benchmark_rows = [row for row in measured_rows if row.benchmark == name]
         chosen = sorted((row for row in benchmark_rows if id(row) in shown_ids), key=_table_order)
@@ -115,7 +115,7 @@ def _point_table(
         row, record = pair
         if record.value is None:
             return "no value"
-        return marked(_value_text(record.value, row), bound_of(record))
+        return with_bound_sign(_value_text(record.value, row), bound_of(record))
 
     def expected(pair: tuple[Row, Record]) -> str:
         interval = pair[0].predicted.interval if pair[0].predicted else None

@@ -18,7 +18,7 @@ from trainrig.analysis.normal import (
     PublishedRange,
     PublishedRatio,
     card_summaries,
-    placed,
+    placed_cases,
 )
 from trainrig.analysis.rows import Row, name_devices
 from trainrig.benchmarks.spec import case_text
@@ -348,7 +348,7 @@ def normal_section(view: RunView, everything: Sequence[Row]) -> Iterator[doc.Blo
     Of several equal devices the first is tabled; how they differ is another section's.  Numbers of
     other tools have their published ones beside them where they are tabled.
     """
-    if placed_rows := [] if is_imported(view.config) else list(placed(view)):
+    if placed_rows := [] if is_imported(view.config) else list(placed_cases(view)):
         names = name_devices(
             (placed_row.row.device, placed_row.row.index) for placed_row in placed_rows
         )

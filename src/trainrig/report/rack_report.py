@@ -9,7 +9,7 @@ import dataclasses
 import re
 from collections.abc import Iterator, Sequence
 
-from trainrig.analysis.best import AT_LEAST, bound_of, marked
+from trainrig.analysis.best import AT_LEAST, bound_of, with_bound_sign
 from trainrig.analysis.first_screen import KeyNumber
 from trainrig.analysis.rack import (
     LIMIT,
@@ -173,7 +173,7 @@ def _key_text(number: KeyNumber) -> str:
         text = f"{format_count(number.value)} tokens/s"
     else:
         text = format_quantity(number.value, number.unit)
-    return marked(text, AT_LEAST if number.is_least else "")
+    return with_bound_sign(text, AT_LEAST if number.is_least else "")
 
 
 def _metrics_table(rack: Rack, metrics: Sequence[RackMetric], notes: Sequence[str]) -> doc.Table:
@@ -184,7 +184,7 @@ def _metrics_table(rack: Rack, metrics: Sequence[RackMetric], notes: Sequence[st
             return doc.Cell("-", "dim")
         if not node_value.value:
             return doc.Cell(str(node_value.record.status), "warn")
-        text = marked(_number(metric, node_value.value), bound_of(node_value.record))
+        text = with_bound_sign(_number(metric, node_value.value), bound_of(node_value.record))
         small = (
             signed_share(node_value.deviation)
             if node_value.is_outlier and node_value.deviation

@@ -10,22 +10,22 @@ from collections import Counter
 from collections.abc import Collection, Iterator, Mapping, Sequence
 
 from trainrig.analysis.answer import Word
-from trainrig.analysis.best import AT_LEAST, marked, share_bound
+from trainrig.analysis.best import AT_LEAST, share_bound, with_bound_sign
 from trainrig.analysis.bottlenecks import CLOSE, TINY
 from trainrig.analysis.device_ranking import PeerGroup, peer_groups, run_groups
-from trainrig.analysis.first_screen import Action, KeyNumber, Taken, command_apart
+from trainrig.analysis.first_screen import Action, KeyNumber, RunMetadata, command_apart
 from trainrig.analysis.imported_facts import cards_text
 from trainrig.analysis.rack import MIN_NODES, rack_of
 from trainrig.analysis.rows import at_path, attempts, is_published, rows
 from trainrig.analysis.run_summary import RunSummary, device_names, summarise
-from trainrig.analysis.training_results import readable
+from trainrig.analysis.training_results import readable_results
 from trainrig.analysis.waterfall import (
     CLAIM,
     REFERENCE,
     Level,
     Waterfall,
+    headline_waterfall,
     largest_gap,
-    leading,
 )
 from trainrig.lazy import Later
 from trainrig.record import Kind, Outcome, Record, RunView, Severity
@@ -186,7 +186,7 @@ def _badge(view: RunView, summary: RunSummary) -> doc.Badge:
     return doc.Badge(device_names(view), word, summary.reason, tone, answer)
 
 
-def _taken_text(run_metadata: Taken) -> str:
+def _taken_text(run_metadata: RunMetadata) -> str:
     """Return ``2026-11-22 23:30 UTC, 55.0 s, trainrig 0.1.0``: what the run says of itself."""
     day, _, clock = (run_metadata.started or "").partition("T")
     parts = (
@@ -210,7 +210,7 @@ def _tile(number: KeyNumber) -> doc.Tile:
     if (others := number.others) is not None:
         others_range = range_of(others.low, others.high, number.unit)
         notes.append(f"others: {others_range}, n = {others.num}")
-    value = marked(value, AT_LEAST if number.is_least else "")
+    value = with_bound_sign(value, AT_LEAST if number.is_least else "")
     return doc.Tile(number.name, value, tuple(notes))
 
 
@@ -261,7 +261,7 @@ def _machine_facts(view: RunView) -> Iterator[tuple[str, str]]:
 def _body(view: RunView, summary: RunSummary) -> Iterator[doc.Block]:
     everything = rows(view)
     trained = [*training_blocks(view), *_over_time(view)]
-    is_training = bool(readable(view)) and all(row.unit != "B/s" for row in everything)
+    is_training = bool(readable_results(view)) and all(row.unit != "B/s" for row in everything)
     yield from imported_blocks(view)
     yield from trained if is_training else ()
     yield from _waterfalls(view, summary.waterfalls)
@@ -290,7 +290,7 @@ def _body(view: RunView, summary: RunSummary) -> Iterator[doc.Block]:
 
 
 def _over_time(view: RunView) -> Iterator[doc.Block]:
-    if series := over_time(view.series, (record.name for record in readable(view))):
+    if series := over_time(view.series, (record.name for record in readable_results(view))):
         note = "What the run wrote down step by step, and second by second."
         yield doc.Section("Over time", (doc.Group("beside", series),), note)
 
@@ -300,7 +300,7 @@ def _waterfalls(view: RunView, waterfalls: Sequence[Waterfall]) -> Iterator[doc.
     if not waterfalls:
         return
     usable = [waterfall for waterfall in waterfalls if _has_value(waterfall)]
-    largest, headlined = largest_gap(waterfalls), leading(usable)
+    largest, headlined = largest_gap(waterfalls), headline_waterfall(usable)
     first = largest.waterfall.device_index if largest else None
     of_few = usable
     gpus = sorted(
@@ -379,7 +379,7 @@ def _reached_table(waterfalls: Sequence[Waterfall]) -> doc.Table:
         if not claim.value:
             return ""
         share = format_share((waterfall.best.value or 0.0) / claim.value)
-        share_text = marked(share, waterfall.best.bound)
+        share_text = with_bound_sign(share, waterfall.best.bound)
         is_named = len(references) < 2 or claim.name == CLAIM
         return share_text if is_named else f"{share_text} (reference)"
 
@@ -437,7 +437,7 @@ def _level_value(level: Level) -> str:
     """Return the number with its bound: a noisy one is the least that the device does."""
     if level.value is None:
         return "none"
-    return marked(format_quantity(level.value, level.unit), level.bound)
+    return with_bound_sign(format_quantity(level.value, level.unit), level.bound)
 
 
 def _with_band(bar: doc.Bar, level: Level, widest: float) -> doc.Bar:
@@ -470,8 +470,8 @@ def _with_gap(bar: doc.Bar, level: Level, above: str, widest: float) -> doc.Bar:
     return dataclasses.replace(
         bar,
         lost=max(0.0, -gap.amount / widest),
-        gap=marked(signed(gap.amount, gap.unit), bound),
-        share=marked(signed_share(gap.share), bound) + ceiling_words,
+        gap=with_bound_sign(signed(gap.amount, gap.unit), bound),
+        share=with_bound_sign(signed_share(gap.share), bound) + ceiling_words,
         direction="level" if abs(gap.share) < CLOSE else "down" if gap.share < 0 else "up",
         cause=gap.cause,
         parts=tuple(
@@ -550,7 +550,7 @@ def _peer_table(groups: Sequence[PeerGroup], heads: Sequence[str]) -> doc.Table:
                 return doc.Cell("")
             deviation = signed_share(peer.deviation) if abs(peer.deviation) >= 0.005 else ""
             return doc.Cell(
-                marked(format_quantity(peer.value, group.unit), peer.bound),
+                with_bound_sign(format_quantity(peer.value, group.unit), peer.bound),
                 "bad" if peer.is_outlier else "",
                 f"outlier {deviation}" if peer.is_outlier else deviation,
             )

@@ -12,11 +12,11 @@ from typing import Any
 
 from trainrig.analysis.compare_training import (
     Speedup,
-    bars,
+    fused_speedups,
+    reached_goals,
     settings_of,
     shortened,
     speedups,
-    worth_of_fusing,
 )
 from trainrig.analysis.training_baselines import PublishedFigure, published_figures
 from trainrig.analysis.training_facts import TRACES
@@ -24,7 +24,7 @@ from trainrig.analysis.training_results import (
     TrainingPrediction,
     TrainingResult,
     predictions,
-    readable,
+    readable_results,
 )
 from trainrig.record import Outcome, RunView, Verdict
 from trainrig.report import document as doc
@@ -67,7 +67,7 @@ _EXPERIMENT: doc.Shown[TrainingResult] = words("experiment", lambda one: one.nam
 
 def training_blocks(view: RunView) -> tuple[doc.Block, ...]:
     """The experiments of a run, what differs first; none where it has none, or they are damaged."""
-    results = readable(view)
+    results = readable_results(view)
     if not results:
         return ()
     predicted, published = predictions(view), published_figures(view)
@@ -342,7 +342,7 @@ def _stacks(results: Sequence[TrainingResult]) -> Iterator[doc.Table]:
 
 def _bars(results: Sequence[TrainingResult]) -> Iterator[doc.Table]:
     """Yield the expected ratio of our trainer to each engine it is measured against."""
-    if chart := bars(results):
+    if chart := reached_goals(results):
         yield table(
             chart,
             words("ours", lambda bar: bar.name),
@@ -360,7 +360,7 @@ _MET = {True: "met", False: "MISSED", None: "not judged"}
 
 def _fusing_note(results: Sequence[TrainingResult]) -> Iterator[doc.Table]:
     """Yield a kernel's worth: the step with it over the step that has it written out."""
-    if worth := worth_of_fusing(results):
+    if worth := fused_speedups(results):
         yield table(
             worth,
             words("fused", lambda row: row[0]),

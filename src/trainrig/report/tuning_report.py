@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from trainrig.analysis.tuning import Standing
+from trainrig.analysis.tuning import LayoutRank
 from trainrig.report import document as doc
 from trainrig.report.document import column, table, words
 from trainrig.units import format_quantity, format_time, signed_share
@@ -16,7 +16,7 @@ _TONES: dict[str, doc.Tone] = {"DIFFERS": "bad", "FAIL": "bad", "NOT COMPARABLE"
 
 
 def tuning_document(
-    ranking: Sequence[Standing],
+    ranking: Sequence[LayoutRank],
     left_out: Sequence[str] = (),
     refused: Sequence[tuple[str, str]] = (),
 ) -> doc.Document:
@@ -54,7 +54,7 @@ def tuning_document(
     )
 
 
-def _place(standing: Standing) -> str | None:
+def _place(standing: LayoutRank) -> str | None:
     return None if standing.place is None else f"{standing.place}{'=' if standing.tied else ''}"
 
 
@@ -62,11 +62,11 @@ def _rate_text(value: float) -> str:
     return format_quantity(value, "token/s").removesuffix(" token/s")
 
 
-def _predicted(standing: Standing) -> float | None:
+def _predicted(standing: LayoutRank) -> float | None:
     return standing.predicted.step_time_s if standing.predicted else None
 
 
-def _result(standing: Standing) -> doc.Cell:
+def _result(standing: LayoutRank) -> doc.Cell:
     result, speedup = standing.result, standing.speedup
     if standing.place is None:
         tone = _TONES.get(result.row_verdict, "")

@@ -11,7 +11,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
-from trainrig.analysis.waterfall import exceeded
+from trainrig.analysis.waterfall import exceeded_points
 from trainrig.benchmarks.spec import Role
 from trainrig.record import Record
 from trainrig.runner.attempts import Attempts, identity_of, key_of
@@ -73,7 +73,7 @@ def _noisy_required(progress: RunProgress) -> list[Task]:
 
 def _exceeded(progress: RunProgress) -> list[Task]:
     of_key = {key_of(task): task for task in progress.tasks}
-    keys = map(identity_of, exceeded(progress.records()))
+    keys = map(identity_of, exceeded_points(progress.records()))
     return [of_key[key] for key in keys if key in of_key]
 
 

@@ -26,7 +26,7 @@ from typing import Any
 from trainrig.analysis.judge_training import not_falling
 from trainrig.analysis.machine_key import machine_key
 from trainrig.analysis.run_commands import resume_command
-from trainrig.analysis.training_facts import STEPS, counted
+from trainrig.analysis.training_facts import STEPS, steps_after_warm_up
 from trainrig.analysis.training_results import TrainingResult
 from trainrig.benchmarks.spec import WORKERS
 from trainrig.benchmarks.training import BENCHMARK as TRAINING
@@ -521,7 +521,7 @@ class TrainRun:
         launch.devices = devices_of(result, self.snapshot)
         uuids = [str(device["uuid"]) for device in launch.devices if device.get("uuid")]
         counters = energy.of_devices(meters, uuids)
-        launch.used = energy.used(counters, counted(result.stretch), result.ended)
+        launch.used = energy.used(counters, steps_after_warm_up(result.stretch), result.ended)
         if ended.status is Status.OK and 0 < result.ranks < experiment.processes:
             launch.disturbed = f"{result.ranks} of its {experiment.processes} ranks were left"
         fine = tuple(itertools.takewhile(lambda row: row["loss"] is not None, result.rows))

@@ -15,14 +15,14 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from trainrig.analysis.judge_training import waited_for
+from trainrig.analysis.judge_training import find_straggler
 from trainrig.analysis.training_facts import (
     BREAKDOWN,
-    GONE_ON,
     NOTHING_TRAINED,
+    RETRIED_BATCH,
     TRACES,
-    counted,
     flat,
+    steps_after_warm_up,
 )
 from trainrig.benchmarks.spec import WORKERS
 from trainrig.benchmarks.training import BENCHMARK as TRAINING
@@ -76,12 +76,12 @@ class Launch:
     @property
     def rows(self) -> Sequence[Mapping[str, Any]]:
         """Return the timed steps, without warm-up."""
-        return counted(self.result.rows)
+        return steps_after_warm_up(self.result.rows)
 
     @property
     def used_steps(self) -> int:
         """Number of steps that `used` covers."""
-        return len(counted(self.result.stretch or self.result.rows))
+        return len(steps_after_warm_up(self.result.stretch or self.result.rows))
 
 
 @dataclass(slots=True, kw_only=True)
@@ -318,7 +318,7 @@ def records_of(
     """
     seconds, combined = trained.mean("time"), trained.combined
     slower = dict(target.arithmetic.emulated).get(trained.experiment.precision)
-    more_facts: dict[str, Any] = {GONE_ON: went_on} if went_on else {}
+    more_facts: dict[str, Any] = {RETRIED_BATCH: went_on} if went_on else {}
     more_facts |= {"emulated": slower} if slower else {}
     base = Record(
         kind=Kind.MEASURED,
@@ -393,7 +393,7 @@ def _facts(trained: Trained) -> dict[str, Any]:
             zip(("decayed", "not_decayed"), launch.result.decayed or (), strict=False)
         ),
         "restarts": [dataclasses.asdict(each) for each in launch.result.restarts],
-        "straggler": waited_for(launch.result.profiles, launch.result.hosts),
+        "straggler": find_straggler(launch.result.profiles, launch.result.hosts),
         "unigram_entropy": trained.entropy,
         "needs_gpu": trained.needs_gpu,
         "reference_loss": trained.reference_loss,

@@ -18,7 +18,7 @@ from typing import Any
 from trainrig.analysis import training_results
 from trainrig.analysis.compare_training import LEAST_ROUNDS
 from trainrig.analysis.machine_key import machine_key
-from trainrig.analysis.tuning import Standing, standings
+from trainrig.analysis.tuning import LayoutRank, rank_layouts
 from trainrig.errors import TrainrigError, UnavailableError, UsageError
 from trainrig.machine import Snapshot, inspect, to_dict
 from trainrig.process.supervisor import STALL_TIMEOUT
@@ -41,7 +41,7 @@ class Tuned:
     """Result of a tuning."""
 
     outcome: RunOutcome
-    ranking: tuple[Standing, ...]
+    ranking: tuple[LayoutRank, ...]
     left_out: tuple[str, ...]
     """Experiments that were not among the best, by prediction or by the order of their files."""
     refused: tuple[tuple[str, str], ...] = ()
@@ -100,7 +100,7 @@ def tune(
         raise UsageError(f"{plan} has 1 experiment to train: nothing to rank", hint)
     outcome = train(best, out=out, watch=watch, stall_timeout=stall_timeout)
     view = view_of(read_run(outcome.run))
-    ranking = standings(training_results.results(view), training_results.predictions(view))
+    ranking = rank_layouts(training_results.results(view), training_results.predictions(view))
     return Tuned(
         outcome=outcome,
         ranking=ranking,

@@ -16,7 +16,7 @@ from trainrig.analysis.judge_imported import is_imported, judge_imported
 from trainrig.analysis.judge_sentinel import SENTINEL
 from trainrig.analysis.judge_training import judge_trainings
 from trainrig.analysis.rows import is_published
-from trainrig.analysis.run_commands import moved, resume_command
+from trainrig.analysis.run_commands import resume_command, with_current_path
 from trainrig.catalog.published.training import baselines
 from trainrig.errors import (
     EXIT_FINDING,
@@ -102,7 +102,7 @@ def _with_commands_of_today(verdict: Verdict, run: RunView) -> Verdict:
     path = str(run.path)
     findings = tuple(
         dataclasses.replace(finding, fix=fix)
-        if (fix := moved(finding.fix, run.config, path)) != finding.fix
+        if (fix := with_current_path(finding.fix, run.config, path)) != finding.fix
         else finding
         for finding in verdict.findings
     )

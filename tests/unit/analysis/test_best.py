@@ -24,7 +24,13 @@ from trainrig.analysis.best import (
 )
 from trainrig.analysis.first_screen import KeyNumber, headline, key_numbers
 from trainrig.analysis.rows import rows
-from trainrig.analysis.waterfall import CLAIM, REFERENCE, build_waterfalls, exceeded, leading
+from trainrig.analysis.waterfall import (
+    CLAIM,
+    REFERENCE,
+    build_waterfalls,
+    exceeded_points,
+    headline_waterfall,
+)
 from trainrig.benchmarks.spec import case_text
 from trainrig.record import Kind, Record, RunView, Status, dtype_of
 from trainrig.report import document as doc
@@ -112,7 +118,7 @@ def test_a_step_is_never_more_than_what_its_matmuls_reach() -> None:
     text = headline_of(view)
     assert "what its matmuls reach (80.4 GFLOPS) was not measured well enough to judge that" in text
     assert "%" not in text
-    assert {record.value for record in exceeded(view.records)} == {80.4e9, 78e9}
+    assert {record.value for record in exceeded_points(view.records)} == {80.4e9, 78e9}
 
 
 def test_what_was_written_is_not_called_read() -> None:
@@ -313,7 +319,7 @@ def test_every_words_of_a_disks_label_are_its_cases(view: RunView) -> None:
 @settings(max_examples=40, deadline=None)
 @given(runs())
 def test_the_first_chart_belongs_to_the_headline(view: RunView) -> None:
-    lead = leading(build_waterfalls(view))
+    lead = headline_waterfall(build_waterfalls(view))
     if lead is None:
         return
     first = next(blocks_of(run_document([view]).blocks, doc.WaterfallBars))
@@ -328,7 +334,7 @@ def test_the_first_chart_belongs_to_the_headline(view: RunView) -> None:
 @given(runs())
 def test_what_is_exceeded_is_measured_again(view: RunView) -> None:
     """Whoever is exceeded by what it bounds is among the points to measure again."""
-    again = {record.id for record in exceeded(view.records)}
+    again = {record.id for record in exceeded_points(view.records)}
     for each in build_waterfalls(view):
         of_name = {level.name: level.record for level in each.levels[1:]}
         for level in each.levels[1:]:

@@ -17,13 +17,13 @@ from reports import markdown
 from training_summaries import JITTER, printed, results_of, summary, training_view
 from trainrig.analysis.compare_training import (
     Speedup,
-    bars,
     compare_trainings,
+    fused_speedups,
+    reached_goals,
     shortened,
     speedups,
-    worth_of_fusing,
 )
-from trainrig.analysis.training_results import fault, readable, results
+from trainrig.analysis.training_results import fault, readable_results, results
 from trainrig.cli import compare as verb
 from trainrig.cli import report as report_verb
 from trainrig.errors import DataError, TrainrigError
@@ -181,7 +181,7 @@ def test_a_kernel_s_worth_is_the_fused_row_over_the_one_that_lacks_it_alone() ->
     def row(name: str, seconds: float, **keys: Any) -> dict[str, Any]:
         return summary(name, seconds, settings=usual | keys)
 
-    found = worth_of_fusing(
+    found = fused_speedups(
         results_of(
             row("fused", 1.0),
             row("no norm", 1.1, unfused="norm"),
@@ -207,7 +207,7 @@ def test_a_bar_names_its_base_and_is_judged_where_nobody_disturbed() -> None:
     found |= {"recompute": False, "compile": False, "offload": False}
     other = {"framework": "huggingface", "layout_found": found | {"attention": "sdpa"}}
     best = {"layout_found": found | {"attention_kernel": "flash", "kernels": "LigerRMSNorm"}}
-    seen = bars(
+    seen = reached_goals(
         results_of(
             row("Trainer as it comes", 2.2, 2.0, **other),
             row("Trainer at its best", 1.1, 1.15, **other | best),
@@ -510,7 +510,7 @@ def test_whatever_a_summary_holds_is_shown_or_refused(
         training_view(row, GOOD | {"name": "z"}, name="a"),
         training_view(GOOD, name="b"),
     )
-    assert (fault(strange) is None) == bool(readable(strange))
+    assert (fault(strange) is None) == bool(readable_results(strange))
     for page in (render_html([strange]), render_html([good, strange]), markdown(strange)):
         assert "\x1b" not in page
     for pair in ((strange, good), (good, strange)):

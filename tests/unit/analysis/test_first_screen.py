@@ -15,11 +15,11 @@ from trainrig.analysis import first_screen
 from trainrig.analysis.evidence import bench_command
 from trainrig.analysis.first_screen import (
     ACTIONS,
-    Taken,
+    RunMetadata,
     actions,
     headline,
     key_numbers,
-    taken,
+    run_metadata,
 )
 from trainrig.analysis.waterfall import build_waterfalls, largest_gap
 from trainrig.benchmarks import training
@@ -130,10 +130,10 @@ def test_what_a_command_leaves_out_is_what_train_takes_by_itself() -> None:
 def test_when_for_how_long_and_by_which_version() -> None:
     config = {"started": "2026-11-20T09:59:00+00:00", "trainrig": "0.1.0"}
     view = dataclasses.replace(step_run(), config=config)
-    when = taken(view)
+    when = run_metadata(view)
     assert (when.started, when.version) == ("2026-11-20T09:59:00+00:00", "0.1.0")
     assert when.duration_s == pytest.approx(61.5)
-    assert taken(dataclasses.replace(view, config={"started": "soon"})) == Taken()
+    assert run_metadata(dataclasses.replace(view, config={"started": "soon"})) == RunMetadata()
 
 
 def test_fp64_is_no_headline_where_training_lost_something() -> None:

@@ -10,7 +10,7 @@ import pytest
 
 from runner_fakes import ids, planned, point, quiet
 from trainrig.analysis.judge import confirm, judge
-from trainrig.analysis.run_commands import moved, new_command, resume_command
+from trainrig.analysis.run_commands import new_command, resume_command, with_current_path
 from trainrig.benchmarks.storage import storage_case
 from trainrig.measure.aggregate import Subject, attempt_record, point_records
 from trainrig.process.worker import Reply, Request
@@ -562,5 +562,7 @@ def test_a_disk_that_writes_faster_than_it_reads_holds_writes_in_a_cache():
     ],
 )
 def test_stored_advice_is_for_where_the_run_is_now(fix: str, now: str | None) -> None:
-    assert moved(fix, {"verb": "qualify"}, "/b/a") == (now or fix)
-    assert "--resume" not in moved(fix, {"verb": "bench", "benchmark": "vector"}, "/b/a")
+    assert with_current_path(fix, {"verb": "qualify"}, "/b/a") == (now or fix)
+    assert "--resume" not in with_current_path(
+        fix, {"verb": "bench", "benchmark": "vector"}, "/b/a"
+    )

@@ -14,7 +14,7 @@ from trainrig.analysis.normal import (
     card_summaries,
     check_words,
     devices_of,
-    placed,
+    placed_cases,
     published_cases,
     ratios,
 )
@@ -154,10 +154,12 @@ def test_cards_are_listed_by_their_matmul() -> None:
 def test_a_run_stands_among_the_others_of_its_card(rate: float, place: str) -> None:
     own = point("matmul", matmul_case("fp16", 8192), rate)
     view = dataclasses.replace(gpu_view(), records=(own,), baselines=published_records())
-    (found,) = placed(view)
+    (found,) = placed_cases(view)
     assert found.others.num == 3
     assert found.place == place
-    assert list(placed(dataclasses.replace(view, config={"origin": "published figures"}))) == []
+    assert (
+        list(placed_cases(dataclasses.replace(view, config={"origin": "published figures"}))) == []
+    )
     noisy = dataclasses.replace(view, records=(own.replace(disturbed="busy"),))
-    (found,) = placed(noisy)  # it does that at least: above is above, below says nothing
+    (found,) = placed_cases(noisy)  # it does that at least: above is above, below says nothing
     assert found.place == ("cannot tell" if place == "below" else place)

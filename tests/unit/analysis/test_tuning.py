@@ -8,7 +8,7 @@ import pytest
 
 from training_summaries import JITTER, printed, results_of, summary
 from trainrig.analysis.training_results import TrainingPrediction
-from trainrig.analysis.tuning import Standing, standings
+from trainrig.analysis.tuning import LayoutRank, rank_layouts
 from trainrig.report.tuning_report import tuning_document
 
 MOODS = (1.0, 0.8, 1.1, 0.9, 1.05)
@@ -29,11 +29,11 @@ def hash_of(name: str) -> int:
     return sum(map(ord, name))
 
 
-def ranked(*rows: dict[str, Any], **predicted: float) -> tuple[Standing, ...]:
+def ranked(*rows: dict[str, Any], **predicted: float) -> tuple[LayoutRank, ...]:
     forecasts = [
         TrainingPrediction(name=name, step_time_s=seconds) for name, seconds in predicted.items()
     ]
-    return standings(results_of(*rows), forecasts)
+    return rank_layouts(results_of(*rows), forecasts)
 
 
 def test_the_fastest_is_first_whatever_was_predicted() -> None:

@@ -32,7 +32,7 @@ from trainrig.analysis.time_loss import (
     memory_seconds,
     model_shape,
 )
-from trainrig.analysis.waterfall import Gap, build_waterfalls, exceeded, largest_gap
+from trainrig.analysis.waterfall import Gap, build_waterfalls, exceeded_points, largest_gap
 from trainrig.benchmarks.spec import Role, benchmarks
 from trainrig.record import RunView
 from trainrig.workload import Op, total_flops
@@ -294,7 +294,7 @@ def test_what_exceeds_its_ceiling_is_held_against_the_next_one(ends: tuple[float
     assert (level.doubted, level.ceiling) == ("Best matmul", "Claim")
     assert gap.amount == pytest.approx(sum(ends) / 2 - 1.01 * 128e9)
     best = next(record for record in view.records if record.value == 128e9)
-    assert exceeded(view.records) == (best,)
+    assert exceeded_points(view.records) == (best,)
 
 
 def test_below_an_uncertain_claim_nothing_is_lost_for_certain() -> None:

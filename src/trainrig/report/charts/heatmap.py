@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 
-from trainrig.analysis.best import best_record, bound_of, marked, valid_value, value_text
+from trainrig.analysis.best import best_record, bound_of, valid_value, value_text, with_bound_sign
 from trainrig.analysis.patterns import Pattern
 from trainrig.analysis.rows import Device, Row, is_burst, name_devices
 from trainrig.analysis.waterfall import devices
@@ -144,7 +144,7 @@ def _grid(
         if not value:
             return Cell(f"{record.status}?", shade=0)
         return Cell(
-            marked(format_quantity(value / scale, ""), bound_of(record)),
+            with_bound_sign(format_quantity(value / scale, ""), bound_of(record)),
             small=format_share(value / peak) if is_judged else "",
             shade=sum(value / top >= level for level in LEVELS),
             marked=record.id in flat,

@@ -10,7 +10,7 @@ import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
-from trainrig.analysis.evidence import plain
+from trainrig.analysis.evidence import finite_number
 from trainrig.report.charts.svg import Axis, Chart, Point, Series, quantity_axis, thinned
 from trainrig.report.document import Figure
 from trainrig.units import format_quantity
@@ -40,7 +40,7 @@ def over_time(series: Mapping[str, Sequence[Row]], names: Iterable[str] = ()) ->
 
 def _once(rows: Sequence[Row]) -> list[Row]:
     """Return each step once, as the last round, or what was resumed, trained it."""
-    last = {step: row for row in rows if (step := plain(row.get("step"))) is not None}
+    last = {step: row for row in rows if (step := finite_number(row.get("step"))) is not None}
     return [last[step] for step in sorted(last)]
 
 
@@ -52,8 +52,8 @@ def _plain(name: str) -> str:
 
 def _step_figures(steps: Mapping[str, Sequence[Row]]) -> Iterator[Figure]:
     def tokens_per_s(row: Row) -> float | None:
-        tokens, time = plain(row.get("tokens")), plain(row.get("time"))
-        return tokens / time if tokens and time else plain(row.get("tokens_per_s"))
+        tokens, time = finite_number(row.get("tokens")), finite_number(row.get("time"))
+        return tokens / time if tokens and time else finite_number(row.get("tokens_per_s"))
 
     values: dict[tuple[str, str], Callable[[Row], float | None]] = {
         ("Loss", "loss of a step"): _value("loss"),
@@ -93,12 +93,12 @@ def _telemetry_figures(rows: Sequence[Row]) -> Iterator[Figure]:
 
 def telemetry_start(rows: Iterable[Row]) -> float:
     """Return the first moment of some rows, s since 1970."""
-    return min((at for row in rows if (at := plain(row.get("t"))) is not None), default=0.0)
+    return min((at for row in rows if (at := finite_number(row.get("t"))) is not None), default=0.0)
 
 
 def _line(rows: Iterable[Row], at: str, value: Callable[[Row], float | None]) -> Line:
     """Return the rows that have both numbers."""
-    pairs = ((plain(row.get(at)), value(row)) for row in rows)
+    pairs = ((finite_number(row.get(at)), value(row)) for row in rows)
     return [(x, y) for x, y in pairs if x is not None and y is not None]
 
 
@@ -144,4 +144,4 @@ def line_figure(title: str, unit: str, lines: Mapping[str, Line], x_title: str) 
 
 
 def _value(key: str) -> Callable[[Row], float | None]:
-    return lambda row: plain(row.get(key))
+    return lambda row: finite_number(row.get(key))

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 
-from trainrig.analysis.best import best_record, best_row, bound_of, marked
+from trainrig.analysis.best import best_record, best_row, bound_of, with_bound_sign
 from trainrig.analysis.evidence import claimed_memory, intensity_of, measured_memory
 from trainrig.analysis.rows import Row, is_published, name_devices
 from trainrig.analysis.waterfall import devices
@@ -127,7 +127,7 @@ def _flats(
     record = best_record(row.measured for row, _ in dtype_points)
     best = record.value or 0.0 if record is not None else 0.0
     amount = amount_of(best, claim, unit) if claim else format_quantity(best, unit)
-    amount = marked(amount, bound_of(record)) if record is not None else amount
+    amount = with_bound_sign(amount, bound_of(record)) if record is not None else amount
     flats = []
     for name, flat in (("claimed", claim), ("measured", best)):
         if flat:
