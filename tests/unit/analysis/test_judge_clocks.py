@@ -2,21 +2,16 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import pytest
 
 from trainrig.analysis.judge import judge
 from trainrig.analysis.watched_rules import watch_rules
 from trainrig.record import PARENT_CLOCK, TOLD_SHARE, WORKER_CLOCK, Outcome, Record
-from trainrig.selftest.judge_faults import faults
-from trainrig.selftest.registry import HEALTHY
+from trainrig.selftest.judge_faults import healthy_records
 
 
 def healthy() -> list[Record]:
-    fault = next(fault for fault in faults() if fault.twin == "workers")
-    with fault.inject(Path(), HEALTHY) as records:
-        return list(records)
+    return list(healthy_records())
 
 
 def with_conditions(records: list[Record], **conditions: float) -> list[Record]:
