@@ -87,7 +87,8 @@ def _share(name: str, most: float, grain: float) -> Callable[[random.Random, flo
 
     def scene(places: random.Random, towards: float) -> Seen:
         share = (most + grain) * (1.0 + towards * TENTH)
-        return dataclasses.replace(_HOST, **{f"{name}_fraction": share}), _THREADS
+        changes: dict[str, Any] = {f"{name}_fraction": share}
+        return dataclasses.replace(_HOST, **changes), _THREADS
 
     return scene
 

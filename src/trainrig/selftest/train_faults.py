@@ -75,7 +75,9 @@ def faults() -> Iterator[Fault]:
         ("a model that learned token frequencies alone", _NAMED, "does-not-learn", _unlearned),
         ("a batch that does not fit", _NAMED, "batch-too-large", _too_large),
     )
-    rows = ((*words, partial(_run_view, trained)) for *words, trained in planted)
+    rows = (
+        (name, says, finds, partial(_run_view, trained)) for name, says, finds, trained in planted
+    )
     yield from named_faults("train", rows, _judged, "run")
     yield Fault(
         name="a loss that does not fall",

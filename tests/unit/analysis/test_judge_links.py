@@ -169,6 +169,11 @@ def test_a_pair_without_an_end_is_none(end: str) -> None:
     assert list(findings_of(records)) == []
 
 
+def test_only_exchanges_and_links_have_pairs() -> None:
+    others = [record.replace(benchmark="matmul") for record in one_slow_pair()]
+    assert list(findings_of(others)) == []
+
+
 def test_the_largest_size_alone_decides() -> None:
     small = [
         record.replace(case={**record.case, "bytes": 1 << 20}, id=f"s{n}")
