@@ -40,7 +40,7 @@ T = TypeVar("T")
 
 @dataclass_transform(frozen_default=True, kw_only_default=True, field_specifiers=(field,))
 def read_by(config: ConfigDict) -> Callable[[type[T]], type[T]]:
-    """A frozen, slotted, keyword-only dataclass, which pydantic reads as ``config`` says."""
+    """Return a frozen, slotted, keyword-only dataclass, which pydantic reads as ``config`` says."""
 
     def made(kind: type[T]) -> type[T]:
         kind.__pydantic_config__ = config  # type: ignore[attr-defined]
@@ -204,9 +204,9 @@ class Record:
     """The ceiling of this number."""
     status: Status = Status.OK
     reason: str | None = None
-    """Why status is not ok, in words."""
+    """Reason that status is not ok, in words."""
     disturbed: str | None = None
-    """Why the device may do better than the value, which it does at least; or None."""
+    """Reason that the device may do better than the value, which it does at least; or None."""
     device: str | None = None
     """Device model: a name of the catalog where one fits, else what the machine reports."""
     device_count: _AtLeastOne | None = 1
@@ -244,7 +244,7 @@ class Record:
 
     @property
     def is_point(self) -> bool:
-        """A measured point, not one worker's attempt at it."""
+        """Return a measured point, not one worker's attempt at it."""
         return self.kind is Kind.MEASURED and self.attempt is None
 
     @property
@@ -265,7 +265,7 @@ class Record:
 
     @property
     def is_wrong_answer(self) -> bool:
-        """The device answered, and the answer was wrong."""
+        """Return the device answered, and the answer was wrong."""
         return self.status is Status.FAILED and (self.reason or "").startswith(WRONG_ANSWER)
 
     def replace(self, **changes: Any) -> Record:
@@ -288,7 +288,7 @@ class Finding:
     records: tuple[str, ...] = ()
     """Ids of the records it rests on."""
     cause: str = ""
-    """Why it is so, in one sentence; empty where the evidence says it."""
+    """Reason that it is so, in one sentence; empty where the evidence says it."""
     risk: str = ""
     """Consequence of leaving it."""
     undo: str = ""

@@ -133,7 +133,7 @@ class Combined:
     value: float
     interval: Interval
     disturbed: str | None
-    """Why the device may be faster than the value; None where quiet workers agree."""
+    """Reason that the device may be faster than the value; None where quiet workers agree."""
     used: tuple[int, ...]
     """Indexes of the attempts that the value rests on."""
     rounds: int
@@ -344,7 +344,7 @@ def compare(
 
 
 def compare_pairs(old: Sequence[float], new: Sequence[float]) -> Comparison:
-    """The ratio of two interleaved ones, by Student's t on the logarithms of each pair's ratio.
+    """Return ratio of two interleaved ones, by Student's t on the logarithms of each pair's ratio.
 
     ``old`` and ``new`` hold a value for each round, in the same order, above 0: what the machine
     did to both in one round is in neither ratio.  Raises ValueError with fewer than two rounds.
@@ -468,7 +468,7 @@ wander show less of it than there is (`validation.run_to_run` counts how often t
 
 
 def run_to_run_margin(device: str) -> float:
-    """The logarithm of the factor by which two trainings differ that were not interleaved."""
+    """Return logarithm of the factor by which two trainings differ that were not interleaved."""
     return math.log1p(RUN_TO_RUN.get(device, AGREEMENT))
 
 
@@ -541,7 +541,7 @@ class ErrorSummary:
 
 
 def summarise_errors(name: str, errors: Sequence[float], inside: Sequence[bool]) -> ErrorSummary:
-    """The summary of relative errors, one or more; ``inside``: of those that had an interval."""
+    """Return summary of relative errors, one or more; ``inside``: of those that had an interval."""
     import numpy as np
 
     sizes = [abs(error) for error in errors]

@@ -46,7 +46,7 @@ _TIME_STEPS = ((1.0, "s"), (1e-3, "ms"), (1e-6, "µs"), (1e-9, "ns"))
 
 
 def parse_duration(text: str, name: str = "") -> float:
-    """Seconds in ``text``: ``45s``, ``4m``, ``1.5h``, ``1h30m``, ``500ms``, ``20 min``.
+    """Return seconds in ``text``: ``45s``, ``4m``, ``1.5h``, ``1h30m``, ``500ms``, ``20 min``.
 
     A number without a unit is refused with its two readings: tools disagree on whether it is
     seconds or minutes.

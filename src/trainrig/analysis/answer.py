@@ -82,7 +82,7 @@ class RunAnswer:
 
     @property
     def comparison(self) -> str:
-        """``compared with the data sheet of RTX 4090``; empty without a reference."""
+        """Return ``compared with the data sheet of RTX 4090``; empty without a reference."""
         if not self.compared_with:
             return ""
         *first, last = self.compared_with

@@ -61,14 +61,14 @@ class BurnPoint:
 
     @property
     def record(self) -> Record:
-        """The measured record; the planned one where the part was not measured."""
+        """Return the measured record; the planned one where the part was not measured."""
         record = self.measured or self.planned
         assert record is not None
         return record
 
     @property
     def name(self) -> str:
-        """``matmul bf16``."""
+        """Return a text such as ``matmul bf16``."""
         return part_name(self.record.case)
 
     def number(self, name: str) -> float:
@@ -101,7 +101,7 @@ class BurnDevice:
 
     @property
     def label(self) -> str:
-        """``RTX 4090 #0``."""
+        """Return a text such as ``RTX 4090 #0``."""
         return device_text(self.name, self.index)
 
     @property

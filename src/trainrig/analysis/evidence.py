@@ -91,12 +91,12 @@ class Drop:
 
     @property
     def bandwidth(self) -> float | None:
-        """The memory bandwidth of the level's device."""
+        """Return the memory bandwidth of the level's device."""
         return memory_rate(self.view, self.rows)
 
     @property
     def gpu(self) -> Any:
-        """The level's GPU in the machine's snapshot, or None."""
+        """Return the level's GPU in the machine's snapshot, or None."""
         gpus = at_path(self.view.machine, "gpus")
         index = self.record.device_index
         gpu_rows = gpus if isinstance(gpus, list | tuple) else ()

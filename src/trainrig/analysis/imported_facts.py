@@ -137,7 +137,7 @@ class ReadNumber:
 
     @property
     def text(self) -> str:
-        """The value with its unit, such as ``118.6 TFLOPS``."""
+        """Return the value with its unit, such as ``118.6 TFLOPS``."""
         return number_text(self.value, self.record.unit, self.record.metric)
 
 
@@ -220,7 +220,7 @@ class LeadNumbers:
 
     @property
     def first(self) -> ReadNumber:
-        """The one with the best value."""
+        """Return the one with the best value."""
         return _best(self.numbers)
 
     @property
@@ -230,7 +230,7 @@ class LeadNumbers:
 
     @property
     def text(self) -> str:
-        """The values with their unit, such as ``118.6 and 122.3 TFLOPS``."""
+        """Return the values with their unit, such as ``118.6 and 122.3 TFLOPS``."""
         record = self.first_record
         return range_of_numbers(
             [number.value for number in self.numbers], record.unit, record.metric

@@ -76,7 +76,7 @@ class PublishedCase:
 
     @property
     def value(self) -> float:
-        """The median over sources."""
+        """Return the median over sources."""
         return median(self.best)
 
     @property
@@ -100,7 +100,7 @@ class PublishedCase:
 
     @property
     def dates(self) -> str:
-        """``2022-08-18``, ``2022 to 2024``; empty where no source states one."""
+        """Return ``2022-08-18``, ``2022 to 2024``; empty where no source states one."""
         known = sorted(filter(None, (published_source(name).date for name in self.sources)))
         if not known or known[0] == known[-1]:
             return known[0] if known else ""
@@ -109,7 +109,7 @@ class PublishedCase:
 
     @property
     def model(self) -> str:
-        """The model or the layer; empty for what has none."""
+        """Return the model or the layer; empty for what has none."""
         return str(self.case.get("model", self.case.get("layer", "")))
 
 
@@ -506,7 +506,7 @@ class PlacedCase:
 
     @property
     def place(self) -> str:
-        """``below``, ``among`` or ``above`` the others; what others print is rounded.
+        """Return ``below``, ``among`` or ``above`` the others; what others print is rounded.
 
         A noisy value below them is the least that the device does, which says nothing.
         """

@@ -102,7 +102,7 @@ class Ledger:
 
     @property
     def runs(self) -> tuple[str, ...]:
-        """Names of the runs that have entries, oldest first."""
+        """Return names of the runs that have entries, oldest first."""
         return tuple(dict.fromkeys(entry.run for entry in self.entries))
 
 

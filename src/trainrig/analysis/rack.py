@@ -89,7 +89,7 @@ class RackMetric:
 
     @property
     def outliers(self) -> tuple[NodeValue, ...]:
-        """The nodes that are behind."""
+        """Return the nodes that are behind."""
         return tuple(value for value in self.values if value.is_outlier)
 
 
@@ -103,7 +103,7 @@ class Rack:
 
     @property
     def outliers(self) -> tuple[tuple[RackMetric, NodeValue], ...]:
-        """Every value that is behind, the farthest first."""
+        """Return every value that is behind, the farthest first."""
         outliers = [(metric, value) for metric in self.metrics for value in metric.outliers]
         return tuple(sorted(outliers, key=lambda pair: pair[1].deviation or 0.0))
 
@@ -113,7 +113,7 @@ class Rack:
 
     @property
     def noun(self) -> str:
-        """``node``; ``run`` where all are of one host."""
+        """Return ``node``; ``run`` where all are of one host."""
         hosts = {node.name.partition(" #")[0] for node in self.nodes}
         return "node" if len(hosts) > 1 else "run"
 

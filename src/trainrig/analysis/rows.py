@@ -61,7 +61,7 @@ class Row:
 
     @property
     def value(self) -> float:
-        """The measured value; 0 without one."""
+        """Return the measured value; 0 without one."""
         return (self.measured.value or 0.0) if self.measured is not None else 0.0
 
     @property

@@ -66,7 +66,7 @@ class WorkSpan:
 
     @property
     def mode(self) -> str:
-        """``matmul``."""
+        """Return a text such as ``matmul``."""
         return self.name.partition(" ")[0]
 
 

@@ -103,12 +103,12 @@ class Waterfall:
 
     @property
     def step_value(self) -> float:
-        """The fastest training step, in `unit`; 0 without one."""
+        """Return the fastest training step, in `unit`; 0 without one."""
         return max((level.value or 0.0 for level in self.levels if level.is_step), default=0.0)
 
     @property
     def best(self) -> Level:
-        """The level that reached most."""
+        """Return the level that reached most."""
         return max(self.levels[1:] or self.levels, key=lambda level: level.value or 0.0)
 
     @property
@@ -122,7 +122,7 @@ class Waterfall:
 
     @property
     def title(self) -> str:
-        """``fp16 compute of RTX 4090 #1``."""
+        """Return a text such as ``fp16 compute of RTX 4090 #1``."""
         return f"{self.quantity} of {self.label}"
 
 
@@ -449,7 +449,7 @@ class LargestGap:
 
     @property
     def ceiling(self) -> float:
-        """The value of the level above."""
+        """Return the value of the level above."""
         return (self.level.value or 0.0) - self.gap.amount
 
 

@@ -37,7 +37,7 @@ class TorchBuild:
     capabilities: tuple[Version, ...] = ()
     """Compute capabilities that the wheel has machine code for."""
     is_default: bool = False
-    """Whether an index that has one wheel of this version, without a plus, has this build."""
+    """True if an index that has one wheel of this version, without a plus, has this build."""
 
     @property
     def version(self) -> str:
@@ -45,13 +45,13 @@ class TorchBuild:
         return f"{self.torch}+{self.name}"
 
     def runs_on(self, capability: str) -> bool:
-        """Whether machine code for a compute capability is in the wheel."""
+        """Return whether machine code for a compute capability is in the wheel."""
         major, minor = parts_of(capability)[:2]
         compiled_for = [parts_of(built) for built in self.capabilities]
         return any(built[0] == major and built[1] <= minor for built in compiled_for)
 
     def least_driver(self, capabilities: tuple[str, ...]) -> str | None:
-        """The oldest NVIDIA driver that runs it on GPUs of these compute capabilities."""
+        """Return the oldest NVIDIA driver that runs it on GPUs of these compute capabilities."""
         if self.cuda is None:
             return None
         table = cuda_table()

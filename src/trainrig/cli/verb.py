@@ -180,7 +180,7 @@ class Option(click.Option):
         """For ``{words}`` and ``{first}`` in its help; loaded only where help is shown."""
 
     def get_help_record(self, ctx: click.Context) -> tuple[str, str] | None:
-        """Its names and its help."""
+        """Return its names and its help."""
         record = super().get_help_record(ctx)
         return None if record is None else (record[0], self._with_words(record[1]))
 

@@ -338,7 +338,7 @@ class FilePart:
 
     @property
     def label(self) -> str | None:
-        """The rank, host or pod that wrote all of it."""
+        """Return the rank, host or pod that wrote all of it."""
         labels = {line.label for line in self.all}
         return labels.pop() if len(labels) == 1 else None
 
@@ -349,7 +349,7 @@ class FilePart:
 
     @cached_property
     def text(self) -> str:
-        """All of it."""
+        """Return all of it."""
         return "\n".join(line.text for line in self.all)
 
     @property
@@ -359,7 +359,7 @@ class FilePart:
 
     @property
     def last(self) -> int:
-        """The number of the last line that is not blank."""
+        """Return the number of the last line that is not blank."""
         return self.lines[-1][0] if self.lines else 1
 
     def is_cut(self, number: int) -> bool:

@@ -56,7 +56,7 @@ class FioDirection:
 
     @property
     def num_bytes(self) -> int:
-        """Bytes that were moved."""
+        """Return bytes that were moved."""
         return self.io_bytes if self.io_kbytes is not None else self.io_bytes << 10
 
 

@@ -48,7 +48,7 @@ class WheelHost:
     driver: str | None = None
     """NVIDIA's driver; None: not installed, or unknown."""
     has_builds: bool = True
-    """Whether the table is for this operating system and processor."""
+    """True if the table is for this operating system and processor."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -109,7 +109,7 @@ class Catalogue:
 
     @staticmethod
     def load(language: str, *, keeps_input_keys: bool = False) -> Catalogue:
-        """The catalogue of a language; raises FileNotFoundError where the installation lacks it.
+        """Return catalogue of a language; raises FileNotFoundError where the installation lacks it.
 
         ``keeps_input_keys``: for messages, in which the names of INPUT_KEYS are to be typed.
         """

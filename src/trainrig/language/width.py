@@ -26,7 +26,7 @@ def width(text: str) -> int:
 
 
 def wrap(text: str, columns: int) -> list[str]:
-    """The text in lines of at most so many columns, broken at spaces and between wide letters.
+    """Return text in lines of at most so many columns, broken at spaces and between wide letters.
 
     No line begins with a closing mark or ends with an opening one.  A word that is longer than a
     line (a list of settings, a path) is broken behind its commas, colons and slashes; what is still

@@ -57,7 +57,7 @@ class Meter:
     """Joules at which the counter begins anew; None: it does not."""
     points: list[tuple[float, float]] = field(default_factory=list)
     broken: str | None = None
-    """Why nothing can be said any more: the counter was reset."""
+    """Reason that nothing can be said any more: the counter was reset."""
     _last: tuple[float, float] | None = None
 
     def take(self, clock: Callable[[], float] = time.monotonic) -> None:
@@ -120,12 +120,12 @@ class Energy:
 
     @property
     def watts(self) -> float:
-        """The mean power of all devices."""
+        """Return the mean power of all devices."""
         return self.joules / self.seconds
 
     @property
     def source(self) -> str:
-        """Names of the counters that were read, and of their devices."""
+        """Return names of the counters that were read, and of their devices."""
         names = ", ".join(device.device for device in self.devices)
         return f"{' and '.join(dict.fromkeys(d.source for d in self.devices))}: {names}"
 

@@ -54,7 +54,7 @@ def build(
     seed: int = 0,
     given: Given | None = None,
 ) -> nn.Module:
-    """A model with fresh weights, or with those that are ``given``.
+    """Return a model with fresh weights, or with those that are ``given``.
 
     ``recompute``: none, selective or full (`models.recompute`); ``attention``: one of ATTENTIONS;
     ``unfused``: some of UNFUSED, which are written out (`models.unfused`).
@@ -93,7 +93,7 @@ def build_block(
     device: str = "cpu",
     attention: str = "auto",
 ) -> nn.Module:
-    """One block by itself in fp32, with torch's default weights.
+    """Return one block by itself in fp32, with torch's default weights.
 
     ``decoder``: t5's, with cross-attention.  UsageError for a family without one.
     """
@@ -107,7 +107,7 @@ def build_block(
 
 
 def block_inputs(shape: ModelShape, x: Tensor, memory: Tensor | None = None) -> tuple[Tensor, ...]:
-    """The arguments of a block's forward for hidden states ``x`` (B, T, C).
+    """Return the arguments of a block's forward for hidden states ``x`` (B, T, C).
 
     ``memory`` (B, S, C): what a t5 decoder block looks at.
     """

@@ -33,7 +33,7 @@ class Attention(HeadProjections):
     """Each token asks all others.  (B, T, C) → (B, T, C)"""
 
     def forward(self, x: Tensor, mask: Tensor | None = None, **samples: Tensor) -> Tensor:
-        """``mask`` (B, 1, 1, T) bool: False for padding, which nobody looks at."""
+        """Return ``mask`` (B, 1, 1, T) bool: False for padding, which nobody looks at."""
         return self.attend(*self.project(x, x), mask=mask, **samples)
 
 
@@ -76,7 +76,7 @@ class Model(nn.Module):
 
     @property
     def head_weight(self) -> Tensor:
-        """(V, C)"""
+        """Return (V, C)"""
         return self.tokens.weight
 
     first = last = True  # a pipeline stage may be neither, see layers.NextTokenModel
@@ -90,7 +90,7 @@ class Model(nn.Module):
         segments: Tensor | None = None,
         **samples: Tensor,
     ) -> Tensor:
-        """(B, T) → (B, T, C), what the logits are computed from; or from stage to stage.
+        """Return (B, T) → (B, T, C), what the logits are computed from; or from stage to stage.
 
         ``mask`` (B, T) bool: False for padding; ``segments`` (B, T): 0 and 1, 0 if None.
         """

@@ -100,7 +100,7 @@ class _Tiles(torch.autograd.Function):
 
 
 def _later(start: int, end: int, like: Tensor) -> Tensor:
-    """(end − start, end): −∞ where the key is later than the query, 0 elsewhere."""
+    """Return (end − start, end): −∞ where the key is later than the query, 0 elsewhere."""
     scores = like.new_zeros(end - start, end)
     scores[:, start:] = torch.full_like(scores[:, start:], -math.inf).triu(1)
     return scores

@@ -74,7 +74,7 @@ def _mix(x: Tensor) -> Tensor:
 
 
 def drop(x: Tensor, how: Dropout | None, samples: Tensor | None) -> Tensor:
-    """``x`` with what is dropped; whole where nothing is, as in evaluation."""
+    """Return ``x`` with what is dropped; whole where nothing is, as in evaluation."""
     return x if how is None or samples is None else how(x, samples)
 
 

@@ -107,7 +107,7 @@ def _draw(
 
 
 def _held(weight: Tensor, dim: int) -> Tensor:
-    """The indices along ``dim`` of the whole weight that this rank holds."""
+    """Return the indices along ``dim`` of the whole weight that this rank holds."""
     every = torch.arange(weight.shape[dim])
     if not hasattr(weight, "to_local"):
         return every

@@ -78,13 +78,13 @@ class Model(NextTokenModel):
         self.head = head_of(shape)
 
     def embed(self, tokens: Tensor) -> Tensor:
-        """(B, T) → (B, T, C): the tokens' vectors and those of their places."""
+        """Return (B, T) → (B, T, C): the tokens' vectors and those of their places."""
         num_tokens = tokens.shape[1]
         where = torch.arange(num_tokens, device=tokens.device) + self.stretch.part * num_tokens
         return self.tokens(tokens) + self.positions(where)
 
     def block_arguments(self, num_tokens: int, device: torch.device) -> Callable[[int], Any]:
-        """The window of each layer; on the host a mask of all tokens, one for all layers."""
+        """Return the window of each layer; on the host a mask of all tokens, one for all layers."""
         windows = self.shape.attention.windows or (0,) * self.shape.num_layers
         if device.type == "cuda":
             return lambda number: (None, windows[number])

@@ -120,7 +120,7 @@ _ASIDE = {
 
 
 def _copies(shape: ModelShape) -> dict[str, str]:
-    """Names in their state dict that are another weight once more."""
+    """Return names in their state dict that are another weight once more."""
     if shape.family == "bert":
         return {
             "cls.predictions.decoder.weight": "bert.embeddings.word_embeddings.weight",

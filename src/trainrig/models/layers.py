@@ -144,7 +144,7 @@ def plain_attend(
 
 
 def causal_mask(num_tokens: int, device: torch.device, window: int = 0) -> Tensor:
-    """(T, T) bool: True where key ≤ query, and with a window where query - key < window."""
+    """Return (T, T) bool: True where key ≤ query, and with a window where query - key < window."""
     query = torch.arange(num_tokens, device=device)[:, None]
     key = torch.arange(num_tokens, device=device)[None, :]
     seen = key <= query
@@ -157,7 +157,7 @@ def split_heads(x: Tensor, head_dim: int) -> Tensor:
 
 
 def merge_heads(x: Tensor) -> Tensor:
-    """(B, H, T, D) → (B, T, H·D)."""
+    """Return (B, H, T, D) → (B, T, H·D)."""
     return x.transpose(1, 2).flatten(2)
 
 
@@ -195,7 +195,7 @@ class HeadProjections(nn.Module):
         mask: Tensor | None = None,
         samples: Tensor | None = None,
     ) -> Tensor:
-        """(B, H, T, D), (B, K, S, D) twice → (B, T, C); the rest as for `attend`."""
+        """Return (B, H, T, D), (B, K, S, D) twice → (B, T, C); the rest as for `attend`."""
         how: dict[str, Any] = {"causal": causal, "mask": mask, "attention": self.attention}
         how |= {} if samples is None else {"samples": samples, "drop": self.drop}
         return self.out(merge_heads(self.kernel(q, k, v, scale=self.scale, **how)))
@@ -280,11 +280,11 @@ class NextTokenModel(nn.Module):
 
     @property
     def head_weight(self) -> Tensor:
-        """(V, C)"""
+        """Return (V, C)"""
         return self.tokens.weight if self.head is None else self.head.weight
 
     def embed(self, tokens: Tensor) -> Tensor:
-        """(B, T) → (B, T, C)"""
+        """Return (B, T) → (B, T, C)"""
         return self.tokens(tokens)
 
     def block_arguments(self, num_tokens: int, device: torch.device) -> Callable[[int], Any]:
@@ -292,7 +292,7 @@ class NextTokenModel(nn.Module):
         raise NotImplementedError
 
     def hidden(self, x: Tensor, **samples: Tensor) -> Tensor:
-        """(B, T) → (B, T, C), what the logits are computed from; or from stage to stage."""
+        """Return (B, T) → (B, T, C), what the logits are computed from; or from stage to stage."""
         num_tokens = x.shape[1] * (1 if self.first else self.stretch.spread)
         arguments = self.block_arguments(num_tokens, x.device)
         if self.first:
@@ -322,5 +322,5 @@ class NextTokenModel(nn.Module):
 
 
 def head_of(shape: ModelShape) -> nn.Linear | None:
-    """The logits' matrix; None where it is the token embedding."""
+    """Return the logits' matrix; None where it is the token embedding."""
     return None if shape.head.tied else nn.Linear(shape.hidden, shape.vocab, bias=False)

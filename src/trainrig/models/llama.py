@@ -61,7 +61,7 @@ class Attention(HeadProjections):
     """Each token asks all earlier ones.  (B, T, C) → (B, T, C)"""
 
     def forward(self, x: Tensor, cos: Tensor, sin: Tensor, **samples: Tensor) -> Tensor:
-        """``cos``, ``sin`` (T, D/2) from `rotary_angles`."""
+        """Return ``cos``, ``sin`` (T, D/2) from `rotary_angles`."""
         q, k, v = self.project(x, x)
         q, k = rotate(q, cos, sin), rotate(k, cos, sin)
         return self.attend(q, k, v, causal=True, **samples)
@@ -86,7 +86,7 @@ class Model(NextTokenModel):
         self.head = head_of(shape)
 
     def block_arguments(self, num_tokens: int, device: torch.device) -> Callable[[int], Any]:
-        """The angles of this part's tokens."""
+        """Return the angles of this part's tokens."""
         angles = rotary_angles(self.shape, num_tokens, device, first=self.stretch.part * num_tokens)
         return lambda _: angles
 

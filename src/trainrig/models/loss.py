@@ -124,7 +124,7 @@ def _own_rows(hidden: Tensor, weight: Any, bias: Any) -> Any:
 
 
 def chunk_rows(vocab: int, device_type: str) -> int:
-    """Tokens whose logits are computed at once."""
+    """Return tokens whose logits are computed at once."""
     return max(_FEWEST_ROWS, _CHUNK.get(device_type, _CHUNK_ELSEWHERE) // vocab)
 
 
@@ -206,7 +206,7 @@ def _tile_rows(logits: Tensor) -> int:
 
 
 def _in_place(logits: Tensor, chosen: Tensor) -> Tensor:
-    """The loss of each row; ``logits`` (rows, V) become softmax − one-hot.
+    """Return the loss of each row; ``logits`` (rows, V) become softmax − one-hot.
 
     A few rows at a time, whose fp32 numbers stay in a processor's own cache, in two buffers: more
     memory, touched for the first time in every step, would cost more than the arithmetic.  The
@@ -247,7 +247,7 @@ def slope_of(logits: Tensor, chosen: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def _in_place_of_share(logits: Tensor, columns: Tensor, group: Any) -> Tensor:
-    """The loss of each row; ``logits``, a share of the columns, become softmax − one-hot.
+    """Return the loss of each row; ``logits``, a share of the columns, become softmax − one-hot.
 
     ``columns``: the target's column here; of another share's if there is none such.
     """

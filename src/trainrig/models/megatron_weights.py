@@ -109,7 +109,7 @@ def from_megatron(shape: ModelShape, state: Mapping[str, Tensor]) -> State:
 
 
 def stacked_layers(stored: str, size: Sequence[int]) -> list[tuple[str, int | None]]:
-    """The names of a distributed checkpoint's tensor ``stored``, and each one's place in it.
+    """Return the names of a distributed checkpoint's tensor ``stored``, and each one's place in it.
 
     Megatron keeps equal layers in one tensor, their number its first size, and calls a norm by the
     matrix that Transformer Engine fuses it with.
@@ -206,7 +206,7 @@ _MOST_ADDED = 128 * 64
 
 
 def _block(module: str) -> tuple[str, str]:
-    """``blocks.3.attention.q`` → ``blocks.3`` and ``attention.q``."""
+    """Return ``blocks.3.attention.q`` → ``blocks.3`` and ``attention.q``."""
     first, number, part = module.split(".", 2)
     return f"{first}.{number}", part
 

@@ -120,7 +120,7 @@ class _Vocabulary(ParallelStyle):
 
 
 def _look_up(embedding: nn.Module, between: Placement, look_up: LookUp, tokens: Tensor) -> Tensor:
-    """The vectors of those tokens whose rows are here, 0 for others, summed over the ranks."""
+    """Return vectors of those tokens whose rows are here, 0 for others, summed over the ranks."""
     whole: DTensor = embedding.weight
     mesh, local_table = whole.device_mesh, whole.to_local()
     local = tokens - mesh.get_local_rank() * -(-whole.shape[0] // mesh.size())
@@ -142,7 +142,7 @@ def _entry(between: Placement, others: int) -> ParallelStyle:
 
 
 def _whole(between: Placement) -> ParallelStyle:
-    """All tokens for a module whose gradients are equal on all ranks."""
+    """Return all tokens for a module whose gradients are equal on all ranks."""
     return PrepareModuleInput(
         input_layouts=between, desired_input_layouts=Replicate(), use_local_output=True
     )

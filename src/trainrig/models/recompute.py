@@ -45,7 +45,7 @@ _SAVED = frozenset(
 
 
 def blocks_of(model: nn.Module) -> list[nn.Module]:
-    """The blocks of a model, or of the stage of one that has some of them."""
+    """Return the blocks of a model, or of the stage of one that has some of them."""
     parts: list[Any] = [getattr(model, name, []) for name in ("blocks", "decoder_blocks")]
     return [
         block

@@ -73,7 +73,7 @@ class Attention(HeadProjections):
     def forward(
         self, x: Tensor, mask: Tensor | None = None, memory: Tensor | None = None
     ) -> Tensor:
-        """``mask`` broadcasts to (B, H, T, S): added to the scores, or bool."""
+        """Return ``mask`` broadcasts to (B, H, T, S): added to the scores, or bool."""
         q, k, v = self.project(x, x if memory is None else memory)
         if mask is not None and mask.dtype != torch.bool:
             mask = mask.to(q.dtype)
@@ -102,7 +102,7 @@ class DecoderBlock(nn.Module):
     def forward(
         self, x: Tensor, bias: Tensor, memory: Tensor, memory_mask: Tensor | None = None
     ) -> Tensor:
-        """``bias`` (1, H, T, T): positions, and -inf for later tokens.
+        """Return ``bias`` (1, H, T, T): positions, and -inf for later tokens.
 
         ``memory_mask`` (B, 1, 1, S) bool: False for padding.
         """
@@ -132,11 +132,11 @@ class Model(nn.Module):
 
     @property
     def head_weight(self) -> Tensor:
-        """(V, C)"""
+        """Return (V, C)"""
         return self.tokens.weight if self.head is None else self.head.weight
 
     def encode(self, tokens: Tensor, mask: Tensor | None = None) -> Tensor:
-        """(B, S) → (B, S, C); ``mask`` (B, S) bool: False for padding."""
+        """Return (B, S) → (B, S, C); ``mask`` (B, S) bool: False for padding."""
         x, bias = self.tokens(tokens), self.bias(tokens.shape[1])
         if mask is not None:
             bias = bias.masked_fill(~mask[:, None, None, :], -math.inf)
@@ -145,7 +145,7 @@ class Model(nn.Module):
         return self.encoder_norm(x)
 
     def decode(self, written: Tensor, memory: Tensor, mask: Tensor | None = None) -> Tensor:
-        """(B, T), (B, S, C) → (B, T, C), what the logits are computed from."""
+        """Return (B, T), (B, S, C) → (B, T, C), what the logits are computed from."""
         x, bias = self.tokens(written), self.decoder_bias(written.shape[1])
         bias = bias.masked_fill(~causal_mask(written.shape[1], written.device), -math.inf)
         looked_at = None if mask is None else mask[:, None, None, :]
@@ -162,7 +162,7 @@ class Model(nn.Module):
         *,
         labels: Tensor | None = None,
     ) -> Tensor:
-        """(B, S), (B, T) → logits (B, T, V).
+        """Return (B, S), (B, T) → logits (B, T, V).
 
         With ``labels`` (B, T) for what is written the sum of the loss over them.
         """

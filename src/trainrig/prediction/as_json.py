@@ -96,7 +96,7 @@ def fits_dict(answer: FitAnswer) -> dict[str, Any]:
 
 
 def verdict_dict(verdict: str) -> dict[str, Any]:
-    """The word, and the two that older scripts read."""
+    """Return the word, and the two that older scripts read."""
     return {"verdict": verdict, "fits": verdict == FITS, "close": verdict == BORDERLINE}
 
 
@@ -144,7 +144,7 @@ def _subject(question: Question, device: str, needed: Memory) -> dict[str, Any]:
 
 
 def program_dict(question: Question) -> dict[str, Any]:
-    """The program, why it is presumed, and the values that stand for what was not given."""
+    """Return the program, why it is presumed, and the values that stand for what was not given."""
     presumed = question.presumed
     values = presumed.values if presumed is not None else ()
     return {
@@ -155,12 +155,12 @@ def program_dict(question: Question) -> dict[str, Any]:
 
 
 def memory_parts(needed: Memory) -> dict[str, int]:
-    """Bytes by part."""
+    """Return bytes by part."""
     return {name: int(getattr(needed, name)) for name in MEMORY_PARTS}
 
 
 def layout_dict(layout: Layout) -> dict[str, Any]:
-    """A layout in plain values, with what follows from it."""
+    """Return a layout in plain values, with what follows from it."""
     values = {name: value for name, value in layout.flat().items() if name in _SHOWN}
     values |= {"parallel": layout.scheme, "states": scheme_of(layout)}
     values |= {"lora_on": layout.adapted if layout.lora.rank else "none"}

@@ -113,11 +113,11 @@ class Cluster:
         )
 
     def replace(self, **changes: Any) -> Cluster:
-        """A copy with some fields changed."""
+        """Return a copy with some fields changed."""
         return dataclasses.replace(self, **changes)
 
     def with_chip(self, **changes: Any) -> Cluster:
-        """A copy with another memory, power or slot of the chip."""
+        """Return a copy with another memory, power or slot of the chip."""
         assert self.chip is not None
         return self.replace(chip=self.chip.replace(**changes))
 

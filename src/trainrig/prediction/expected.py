@@ -51,7 +51,7 @@ if TYPE_CHECKING:
 
 
 def gpu_claims(chip: Chip, index: int | None) -> tuple[Record, ...]:
-    """The peaks, the memory bandwidth and the PCIe rate that a chip's vendor claims."""
+    """Return the peaks, the memory bandwidth and the PCIe rate that a chip's vendor claims."""
     peaks = (peak(chip, dtype) for dtype in DEFAULT_ACCUMULATE)
     claims = [
         _claim(
@@ -72,14 +72,14 @@ def gpu_claims(chip: Chip, index: int | None) -> tuple[Record, ...]:
 
 
 def of_device(claims: Iterable[Record], device: str | None, index: int | None) -> list[Record]:
-    """The claims of one device: two cards of one model may sit in unlike slots."""
+    """Return the claims of one device: two cards of one model may sit in unlike slots."""
     return [
         claim for claim in claims if claim.device == device and claim.device_index in (None, index)
     ]
 
 
 def ceiling(claims: Iterable[Record], benchmark: str, case: Case) -> Limit | None:
-    """The claim that bounds a case of ``benchmark`` as its limit, or None where none does."""
+    """Return claim that bounds a case of ``benchmark`` as its limit, or None where none does."""
     claim = claim_for(claims, benchmark, case)
     if claim is None or claim.value is None:
         return None
@@ -87,7 +87,7 @@ def ceiling(claims: Iterable[Record], benchmark: str, case: Case) -> Limit | Non
 
 
 def claim_for(claims: Iterable[Record], benchmark: str, case: Case) -> Record | None:
-    """The claim that bounds a case of ``benchmark``; ``claims`` are one device's."""
+    """Return the claim that bounds a case of ``benchmark``; ``claims`` are one device's."""
     spec = find(benchmark)
     wanted = spec.claim(case) if spec else None
     if wanted is None:
@@ -133,7 +133,7 @@ def host_claims(snapshot: Snapshot, device: str) -> tuple[Record, ...]:
 def link_claims(
     gpu: Gpu, device: str, pci: PciGpu | None = None, chip: Chip | None = None
 ) -> tuple[Record, ...]:
-    """The PCIe rate of a GPU, each direction, by the most that the card and its slot can do.
+    """Return the PCIe rate of a GPU, each direction, by the most that the card and its slot can do.
 
     The bus (``pci``) says what the card can do, else the catalog; the slot's part is the bus's too,
     else the driver's, whose maximum counts what both can do.
@@ -163,7 +163,7 @@ def link_claims(
 
 
 def _both(card: int | None, slot: int | None) -> int | None:
-    """The lesser; the one that is known."""
+    """Return the lesser; the one that is known."""
     known = [value for value in (card, slot) if value]
     return min(known, default=None)
 
@@ -227,7 +227,7 @@ def expect(
     power: float | None = None,
     demands: Demands | None = None,
 ) -> Record:
-    """The prediction for ``point``, a record that says which case on which device is meant.
+    """Return the prediction for ``point``, a record that says which case on which device is meant.
 
     ``limit`` is its claim, ``chip`` its device's entry in the catalog, ``power`` the W that it is
     limited to.  Its status is missing, with the reason, where no target is known.
@@ -292,7 +292,7 @@ def _few_earlier_runs(point: Record, history: Sequence[Record]) -> Case:
 
 
 def _of_runs(point: Record, history: Iterable[Record]) -> list[float]:
-    """One value a run: eight equal cards in one run are not eight runs."""
+    """Return one value a run: eight equal cards in one run are not eight runs."""
     by_run: dict[str, list[float]] = {}
     for record in history:
         if record.key == point.key and record.value is not None and record.disturbed is None:
@@ -391,6 +391,6 @@ def _is_searched(published: Record) -> bool:
 
 
 def _rate_type(case: Case) -> str | None:
-    """The dtype, where fp16 and bf16 are one: the tensor cores do them at one rate."""
+    """Return the dtype, where fp16 and bf16 are one: the tensor cores do them at one rate."""
     dtype = dtype_of(case)
     return _ONE_RATE.get(str(dtype), dtype)

@@ -89,7 +89,7 @@ def matmul_grid(rates: Rates, sizes: Sequence[int] = MATMUL_SIZES) -> Iterator[R
 
 
 def vector_grid(rates: Rates, sizes: Sequence[int] = VECTOR_SIZES) -> Iterator[Record]:
-    """Each elementwise operation in fp32, hot and cold."""
+    """Yield each elementwise operation in fp32, hot and cold."""
     cold = rates.replace(streams=dataclasses.replace(rates.streams, cache=0.0))
     for op in OPS:
         for cache_state, there in (("hot", rates), ("cold", cold)):
@@ -133,7 +133,7 @@ def _layer(case: Case, rates: Rates, kernels: str) -> Record:
 
 
 def layer_seconds(case: Case, rates: Rates, kernels: str) -> float:
-    """Seconds of one call of a layer's case.  Raises UsageError for a case that is none."""
+    """Return seconds of one call of a layer's case.  Raises UsageError for a case that is none."""
     shape, decoder = layer_shape(case)
     batch, seq = layer_tokens(case)
     layout = Layout.of(
@@ -232,7 +232,7 @@ def layer_error() -> GridError | None:
 
 
 def layer_errors() -> Iterator[tuple[Record, float]]:
-    """Each published layer in our cases, and its prediction's relative error."""
+    """Yield each published layer in our cases, and its prediction's relative error."""
     for record in _layers(published_records()):
         chip = find_chip(str(record.device))
         if chip is None or not record.value:

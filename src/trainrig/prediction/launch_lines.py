@@ -51,7 +51,7 @@ class LaunchKeys:
 
 @cache
 def programs() -> dict[str, LaunchKeys]:
-    """Every program that lines are known for."""
+    """Return every program that lines are known for."""
     content = tomllib.loads(PATH.read_text(encoding="utf-8"))
     entries = {name: LaunchKeys(**keys) for name, keys in content.items() if name != "schema"}
     return {name: entries[entry.like] if entry.like else entry for name, entry in entries.items()}

@@ -43,7 +43,7 @@ class MachineComparison(Generic[Answer]):
 
     @property
     def per_watt(self) -> float | None:
-        """Tokens/s for each watt of the GPUs."""
+        """Return tokens/s for each watt of the GPUs."""
         power = _power(self.answer)
         if not isinstance(self.answer, Prediction) or power is None:
             return None
@@ -51,7 +51,7 @@ class MachineComparison(Generic[Answer]):
 
     @property
     def per_price(self) -> float | None:
-        """Tokens/s for each unit of money that the GPUs cost."""
+        """Return tokens/s for each unit of money that the GPUs cost."""
         if not isinstance(self.answer, Prediction) or self.price is None:
             return None
         return self.answer.tokens_per_s / (int(self.answer.layout.mesh.gpus) * self.price)

@@ -73,7 +73,7 @@ class Prediction:
 
     @property
     def layout(self) -> Layout:
-        """The layout that was asked for."""
+        """Return the layout that was asked for."""
         return self.question.layout
 
     @property
@@ -88,7 +88,7 @@ class Prediction:
 
     @property
     def simulated(self) -> float | None:
-        """The time where it was simulated, else None."""
+        """Return the time where it was simulated, else None."""
         return self.time if self.is_simulated else None
 
     @property
@@ -104,7 +104,7 @@ class Prediction:
 
     @property
     def tokens_per_s(self) -> float:
-        """All GPUs together."""
+        """Return all GPUs together."""
         return self.tokens / self.time
 
     @property
@@ -139,7 +139,7 @@ class Prediction:
 
     @property
     def verdict(self) -> str:
-        """One of `verdict.VERDICTS`: whether it fits in memory."""
+        """Return one of `verdict.VERDICTS`: whether it fits in memory."""
         return verdict_of(
             self.memory.needed_interval,
             self.rates.memory_bytes,

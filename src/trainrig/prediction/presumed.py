@@ -56,7 +56,7 @@ class Presumed:
 
     program: Program
     because: str = ""
-    """Why this program; "": it was named."""
+    """Reason that this program; "": it was named."""
     engine: str
     software: SoftwareYear = field(default_factory=latest)
     values: tuple[Presumption, ...] = ()

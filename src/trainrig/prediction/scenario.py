@@ -95,7 +95,7 @@ class Question:
 
     @property
     def program(self) -> Program:
-        """The program that trains."""
+        """Return the program that trains."""
         return self.presumed.program if self.presumed else find_program(self.layout.framework)
 
     @property
@@ -105,7 +105,7 @@ class Question:
 
 
 def question(stated: Options, measured: Measured = NOTHING) -> Question:
-    """One layout of one model at one cluster.  Raises UsageError for what cannot be."""
+    """Return one layout of one model at one cluster.  Raises UsageError for what cannot be."""
     shape, options = _model(stated)
     software, options = software_of(options)
     cluster = _cluster(options, measured)
@@ -200,7 +200,7 @@ def machine(stated: Options, measured: Measured = NOTHING) -> Cluster:
 
 
 def space(stated: Options, measured: Measured = NOTHING) -> tuple[Space, Cluster]:
-    """All layouts of one model at one cluster.  Raises UsageError for what cannot be."""
+    """Return all layouts of one model at one cluster.  Raises UsageError for what cannot be."""
     shape, options = _model(stated)
     cluster = _cluster(options, measured)
     if "global_batch" not in options:
@@ -473,7 +473,7 @@ def one_node(stated: Options) -> int:
 
 
 def _layout(fields: Options, cluster: Cluster) -> Layout:
-    """A layout of flat keys, and of defaults that suit the chip."""
+    """Return a layout of flat keys, and of defaults that suit the chip."""
     fields = {key: value for key, value in fields.items() if key not in ("gpus", "gpus_per_node")}
     chip = cluster.chip
     half = _fastest(cluster)
@@ -537,7 +537,7 @@ def has_flash(chip: Chip | None, precision: str) -> bool:
 
 
 def positive(name: str, value: float) -> float:
-    """``value``, if it is a number above 0."""
+    """Return ``value``, if it is a number above 0."""
     if not 0.0 < value < math.inf:
         raise UsageError(f"{name} = {value:g}", "a number above 0")
     return value

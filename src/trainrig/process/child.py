@@ -99,7 +99,7 @@ def leave(code: int = 0) -> NoReturn:
 
 
 def failure_of(error: BaseException) -> dict[str, str]:
-    """Why a rank failed: ``reason`` in one line, and its ``kind``.
+    """Return why a rank failed: ``reason`` in one line, and its ``kind``.
 
     oom: too little memory; port: another program has the ranks' port; peer: another rank may be to
     blame; the class of one of our own errors; error: anything else.
@@ -143,7 +143,7 @@ def _has_message(text: str, words: tuple[str, ...]) -> bool:
 
 
 def first_line(error: BaseException) -> str:
-    """The first line of an error's message."""
+    """Return the first line of an error's message."""
     return (str(error).strip().splitlines() or ["no message"])[0][:300]
 
 

@@ -75,12 +75,12 @@ class Events:
 
 
 def events_path(folder: Path, rank: int) -> Path:
-    """The file of a rank's events."""
+    """Return the file of a rank's events."""
     return folder / f"events-{rank}.jsonl"
 
 
 def event_line(event: str, **content: Any) -> bytes:
-    """An event as it is written."""
+    """Return an event as it is written."""
     line = json.dumps({"event": event, "at": time.monotonic(), **content}, separators=(",", ":"))
     return line.encode() + b"\n"
 
@@ -96,7 +96,7 @@ def parse_event(line: bytes) -> dict[str, Any] | None:
 
 
 def read_events(folder: Path, rank: int, start: int = 0) -> Iterator[tuple[int, Mapping[str, Any]]]:
-    """Whole events from byte ``start`` on, each with the byte behind it.
+    """Yield whole events from byte ``start`` on, each with the byte behind it.
 
     A line without an event, of a rank that was torn off or of a foreign program, is passed over.
     """
@@ -130,7 +130,7 @@ class Position:
 
 
 def position_of(folder: Path, rank: int) -> Position | None:
-    """A rank's position, also after its death; None if it has not written one."""
+    """Return a rank's position, also after its death; None if it has not written one."""
     try:
         text = (folder / f"where-{rank}").read_bytes().partition(b"\0")[0].decode()
         since, step, part, operation = text.split("|")

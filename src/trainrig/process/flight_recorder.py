@@ -62,7 +62,7 @@ def ask(folder: Path) -> dict[int, Dump]:
 
 
 def read(folder: Path) -> dict[int, Dump]:
-    """The records in a folder by rank; one that is not whole yet, or damaged, is left out."""
+    """Return records in a folder by rank; one that is not whole yet, or damaged, is left out."""
     dumps: dict[int, Dump] = {}
     for path in folder.glob("collectives-*"):
         number = path.name.removeprefix("collectives-")
@@ -85,7 +85,7 @@ _FIRST = {"TUPLE1": 1, "TUPLE2": 2, "TUPLE3": 3, "APPEND": 1, "SETITEM": 2}
 
 
 def _plain_values(content: bytes) -> Any:
-    """The dicts, lists, tuples, numbers and text of a pickle, of which nothing is executed.
+    """Return the dicts, lists, tuples, numbers and text of a pickle, of which nothing is executed.
 
     ValueError for one that is torn, or has anything else: a class, a call.
     """
@@ -178,7 +178,7 @@ def _words(entry: Mapping[str, Any]) -> str:
 
 
 def _members(dump: Dump, group: str) -> list[int]:
-    """The ranks of a group, where the record says them."""
+    """Return the ranks of a group, where the record says them."""
     ranks = dump.get("pg_config", {}).get(group, {}).get("ranks", "[]")
     with contextlib.suppress(ValueError, TypeError):
         return [int(rank) for rank in json.loads(ranks)]

@@ -94,7 +94,7 @@ def _most_children() -> int:
 
 
 def _dealt(chunks: Iterator[list[Any]], idle: list[Connection]) -> Iterator[Any]:
-    """Each chunk to the child that is free next, its answers in the chunks' order."""
+    """Yield each chunk to the child that is free next, its answers in the chunks' order."""
     busy: dict[Connection, int] = {}
     known: dict[int, list[Any] | Exception] = {}
     most, turns = _AHEAD * len(idle), count()

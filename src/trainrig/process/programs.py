@@ -91,7 +91,7 @@ _BEGIN_S = 5.0
 
 
 def with_exit_code(command: Sequence[str], code: Path) -> tuple[str, ...]:
-    """A command under a shell that writes its exit code to a file, 128 + N after signal N.
+    """Return a command under a shell that writes its exit code to a file, 128 + N after signal N.
 
     After the code stands how often the kernel has killed for want of memory since boot.
     """
@@ -136,7 +136,7 @@ def signal_session(pid: int, number: int) -> None:
 
 
 def last_line(text: bytes | Path, nothing: str = "it printed nothing") -> str:
-    """The last line with words in what a program printed, or in a log file."""
+    """Return the last line with words in what a program printed, or in a log file."""
     try:
         data = text[-4096:] if isinstance(text, bytes) else text.read_bytes()[-4096:]
     except OSError:

@@ -69,11 +69,11 @@ class Interpreter:
     packages: Mapping[str, str] = field(default_factory=dict)
     """Installed packages, of those requested: name → version, empty where none is stated."""
     broken: str | None = None
-    """Why it said nothing, in one line."""
+    """Reason that it said nothing, in one line."""
 
 
 def interpreter_for(python: str, framework: str) -> str:
-    """The absolute path of a framework's interpreter.  UsageError for a name that is none."""
+    """Return absolute path of a framework's interpreter.  UsageError for a name that is none."""
     variable = variable_of(framework)
     for source, name in (("python", python), (variable, os.environ.get(variable, ""))):
         if name:
@@ -82,7 +82,7 @@ def interpreter_for(python: str, framework: str) -> str:
 
 
 def variable_of(framework: str) -> str:
-    """The environment variable that names a framework's interpreter."""
+    """Return the environment variable that names a framework's interpreter."""
     return f"TRAINRIG_{framework.upper()}_PYTHON"
 
 
@@ -107,7 +107,7 @@ def _absolute(source: str, name: str) -> str:
 
 
 def missing_requirement(path: str, needs: Mapping[str, str]) -> str | None:
-    """Why a driver cannot run there, in one line; None if it can.
+    """Return why a driver cannot run there, in one line; None if it can.
 
     ``needs``: its packages, each with the oldest version that will do, empty for any.
     """
@@ -146,7 +146,7 @@ def check_torch() -> None:
 
 
 def _numbers(version: str) -> tuple[int, ...]:
-    """``(4, 57, 6)`` of ``4.57.6.dev0``; the rest says nothing of age here."""
+    """Return ``(4, 57, 6)`` of ``4.57.6.dev0``; the rest says nothing of age here."""
     match = re.match(r"\d+(?:\.\d+)*", version)
     return tuple(map(int, match[0].split("."))) if match else ()
 
@@ -176,6 +176,6 @@ def inspect_python(path: str, packages: tuple[str, ...] = ()) -> Interpreter:
 
 
 def without_python_paths(inherited: Mapping[str, str]) -> dict[str, str]:
-    """The variables for a Python with packages of its own: none that leads it to ours."""
+    """Return the variables for a Python with packages of its own: none that leads it to ours."""
     python_paths = ("PYTHONPATH", "PYTHONHOME", "VIRTUAL_ENV")
     return {name: value for name, value in inherited.items() if name not in python_paths}

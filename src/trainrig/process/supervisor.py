@@ -88,7 +88,7 @@ class Child:
                 raise UnavailableError(words) from None
 
     def wait(self, timeout: float | None) -> int | None:
-        """The exit code; None if it lives longer."""
+        """Return the exit code; None if it lives longer."""
         with contextlib.suppress(subprocess.TimeoutExpired):
             return self.process.wait(timeout)
         return None
@@ -211,7 +211,7 @@ def launch(
 
 
 def _without_device(command: Command, rank: int) -> Command:
-    """The next smaller number of ranks; on GPUs that are named, without that of the lost one."""
+    """Return next smaller number of ranks; on GPUs that are named, without that of the lost one."""
     env = dict(command.env)
     if devices := env.get(_DEVICES, "").split(",") if _DEVICES in env else []:
         env[_DEVICES] = ",".join(device for n, device in enumerate(devices) if n != rank)
@@ -230,7 +230,7 @@ def _attempt(
     on_event: OnEvent,
     tick: Callable[[], None],
 ) -> Ended:
-    """One start of all ranks, to their end.
+    """Return one start of all ranks, to their end.
 
     Where another program takes a free port before the first rank does, they are started again on
     another one.
@@ -362,7 +362,7 @@ class _Ranks:
             time.sleep(_POLL)
 
     def _codes(self) -> list[int | None]:
-        """The exit codes; who died is noted in the order in which it is seen."""
+        """Return the exit codes; who died is noted in the order in which it is seen."""
         codes = [child.process.poll() for child in self.children]
         ended = [rank for rank, code in enumerate(codes) if code is not None]
         self._died += [rank for rank in ended if rank not in self._died]
@@ -472,7 +472,7 @@ def _environment(*, external: bool) -> dict[str, str]:
 
 
 def signal_name(number: int) -> str:
-    """``SIGKILL`` of 9; a real-time signal has no name."""
+    """Return ``SIGKILL`` of 9; a real-time signal has no name."""
     try:
         return signal.Signals(number).name
     except ValueError:

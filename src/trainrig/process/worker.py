@@ -65,7 +65,7 @@ class Request:
     """Wait for the parent's word between preparing and timing: several devices start together."""
 
     def to_line(self, number: int) -> bytes:
-        """The request as the worker reads it; its reply repeats ``number``."""
+        """Return the request as the worker reads it; its reply repeats ``number``."""
         return json.dumps({"id": number, **dataclasses.asdict(self)}).encode() + b"\n"
 
 
@@ -128,7 +128,7 @@ class Worker:
         self._ready: dict[str, Any] | None = None
 
     def wait_ready(self, timeout: float = START_TIMEOUT) -> dict[str, Any]:
-        """The content of the worker's ``ready`` event, once torch is loaded.
+        """Return the content of the worker's ``ready`` event, once torch is loaded.
 
         Raises UnavailableError when it does not come up.
         """
@@ -199,7 +199,7 @@ class Worker:
         return reply
 
     def _with_clocks(self, reply: Reply, sent: float, answered: float) -> Reply:
-        """The reply with what both clocks say since this process's first request.
+        """Return the reply with what both clocks say since this process's first request.
 
         A worker that waits takes a request at once, and its answer is read at once.
         """
@@ -239,7 +239,7 @@ class Worker:
             self._close()
 
     def _post_mortem(self, timeout: float, duration: float) -> Reply:
-        """Why no reply came; the process is gone afterwards."""
+        """Return why no reply came; the process is gone afterwards."""
         code = self._child.wait(0.5)  # a pipe closes a moment before the exit code is known
         self._child.end()
         if code is None:
@@ -249,7 +249,7 @@ class Worker:
         return Reply(status=ended.status, reason=ended.reason, duration=duration)
 
     def _read_line(self, deadline: float) -> bytes | None:
-        """The worker's next line; None at its death, or where none comes until ``deadline``."""
+        """Return worker's next line; None at its death, or where none comes until ``deadline``."""
         assert self._process.stdout is not None
         pipe = self._process.stdout.fileno()
         while b"\n" not in self._buffer:
@@ -277,7 +277,7 @@ class Worker:
 
 
 def parse_reply(line: bytes, number: int) -> Reply:
-    """The reply in one line from a worker to request ``number``; ValueError if it is none."""
+    """Return reply in one line from a worker to request ``number``; ValueError if it is none."""
     try:
         content = json.loads(line)
     except (ValueError, RecursionError):

@@ -98,7 +98,7 @@ class BuildReport:
 
     @property
     def tightest(self) -> Check | None:
-        """The bound that is nearest to its limit."""
+        """Return the bound that is nearest to its limit."""
         bounds = [check for check in self.checks if check.used is not None]
         return max(bounds, key=lambda check: check.used or 0.0, default=None)
 

@@ -78,7 +78,7 @@ class Suggestion:
 
     @property
     def tokens_per_day(self) -> float:
-        """Tokens a day at the predicted rate."""
+        """Return tokens a day at the predicted rate."""
         return self.rate.tokens_per_s * DAY
 
     @property

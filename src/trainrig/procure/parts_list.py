@@ -148,22 +148,22 @@ class Build:
 
     @property
     def cards(self) -> list[GpuCard]:
-        """Every GPU."""
+        """Return every GPU."""
         return self.pieces(GpuCard)
 
     @property
     def board(self) -> Board | None:
-        """The board, the first of several."""
+        """Return the board, the first of several."""
         return next(iter(self.pieces(Board)), None)
 
     @property
     def chassis(self) -> Chassis | None:
-        """The case, the first of several."""
+        """Return the case, the first of several."""
         return next(iter(self.pieces(Chassis)), None)
 
     @property
     def supplies(self) -> list[PowerSupply]:
-        """Every power supply."""
+        """Return every power supply."""
         return self.pieces(PowerSupply)
 
     @property

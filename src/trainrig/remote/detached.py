@@ -62,7 +62,7 @@ class DetachedJob:
 
     @property
     def standing(self) -> str:
-        """``running``, ``ended, exit code 0``, or ``killed: by SIGKILL …``."""
+        """Return ``running``, ``ended, exit code 0``, or ``killed: by SIGKILL …``."""
         match self.state:
             case "killed":
                 return f"killed: {self.cause}"
@@ -82,7 +82,7 @@ class DetachedJob:
 
 
 def jobs_folder() -> Path:
-    """Where jobs are, whether it is there or not."""
+    """Return where jobs are, whether it is there or not."""
     home = os.environ.get("XDG_STATE_HOME") or os.path.expanduser("~/.local/state")
     return Path(home) / "trainrig" / "jobs"
 
@@ -136,7 +136,7 @@ def _since_boot() -> dict[str, Any]:
 
 
 def read_job(folder: Path) -> DetachedJob:
-    """The job in a folder.  Raises DataError for one that is none or damaged."""
+    """Return the job in a folder.  Raises DataError for one that is none or damaged."""
     try:
         about = json.loads((folder / "job.json").read_text())
         end = _end(folder)
@@ -164,7 +164,7 @@ def read_job(folder: Path) -> DetachedJob:
 def _standing(
     about: Mapping[str, Any], end: tuple[int, int, str] | None, is_there: bool
 ) -> tuple[State, str]:
-    """A job's state, and why it is killed or lost."""
+    """Return a job's state, and why it is killed or lost."""
     if end is None:
         if is_there:
             return "running", ""
@@ -287,5 +287,5 @@ def end_job(job: DetachedJob, grace_s: float = _GRACE_S) -> DetachedJob:
 
 
 def summary_of(job: DetachedJob) -> dict[str, object]:
-    """A job as it is printed in JSON."""
+    """Return a job as it is printed in JSON."""
     return dataclasses.asdict(job)

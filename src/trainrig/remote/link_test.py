@@ -174,7 +174,7 @@ class _Piped:
         self._folder.cleanup()
 
     def echo(self) -> float:
-        """Seconds for a line there and back."""
+        """Return seconds for a line there and back."""
         start = time.perf_counter()
         self.write(b".\n")
         if self.read_line() != b".\n":
@@ -223,7 +223,7 @@ def _loss(host: str, via: tuple[str, ...], config: Path | None) -> float | None:
 
 
 def way_document(ways: Sequence[HostPath]) -> doc.Document:
-    """A table of the hops, and what limits; of several ways the faster is named."""
+    """Return a table of the hops, and what limits; of several ways the faster is named."""
     table = doc.table(
         [hop for way in ways for hop in way.hops],
         doc.column("host", lambda hop: hop.host, kind="code"),

@@ -26,7 +26,7 @@ _START = (
 
 
 def notebook(name: str, python: str, port: int, root: Path) -> tuple[Setup, str]:
-    """The set-up of a notebook server, and its token.
+    """Return the set-up of a notebook server, and its token.
 
     ``root``: the folder that it shows.  Raises UnavailableError without JupyterLab,
     UsageError where the folder or the port is none.

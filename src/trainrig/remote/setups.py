@@ -51,12 +51,12 @@ class Setup:
 
 
 def setups_folder() -> Path:
-    """Where set-ups are."""
+    """Return where set-ups are."""
     return _config_home() / "trainrig" / "remote"
 
 
 def unit_path(name: str) -> Path:
-    """The systemd user unit of a set-up."""
+    """Return the systemd user unit of a set-up."""
     return _config_home() / "systemd" / "user" / f"trainrig-{name}.service"
 
 
@@ -72,7 +72,7 @@ def check_name(name: str) -> str:
 
 
 def read_secret(path: Path, what: str) -> str:
-    """A secret from a file that its owner alone may read.
+    """Return a secret from a file that its owner alone may read.
 
     Raises UsageError: readable by others, empty, too short; DataError: unreadable.
     """
@@ -95,7 +95,7 @@ _LEAST_SECRET = 16
 
 
 def unit_text(setup: Setup) -> str:
-    """The systemd user unit that keeps a set-up running."""
+    """Return the systemd user unit that keeps a set-up running."""
     command = [_program(setup.command[0]), *setup.command[1:]]
     folder = str(setups_folder() / setup.name)
     words = " ".join(_unit_word(word.replace("FOLDER", folder)) for word in command)
@@ -122,7 +122,7 @@ def _program(name: str) -> str:
 
 
 def _unit_word(word: str) -> str:
-    """A word as systemd reads it: % and $ doubled, quoted where it has to be."""
+    """Return a word as systemd reads it: % and $ doubled, quoted where it has to be."""
     if any(not c.isprintable() for c in word):
         raise UsageError(f"{word!r} cannot stand in a unit", "no line breaks or control characters")
     word = word.replace("%", "%%").replace("$", "$$")

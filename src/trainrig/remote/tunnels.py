@@ -44,7 +44,7 @@ def port_pair(text: str) -> tuple[int, int]:
 
 
 def check_host(host: str) -> str:
-    """A host that cannot be read as an option.  Raises UsageError."""
+    """Return a host that cannot be read as an option.  Raises UsageError."""
     if not _HOST.fullmatch(host) or host.startswith("-"):
         raise UsageError(f"{host!r} is no host", "a name of ~/.ssh/config, or user@host")
     return host
@@ -105,7 +105,7 @@ _UNVERIFIED_RELAY = (
 def frp_server(
     name: str, token_file: Path, port: int, pair: tuple[Path, Path] | None = None
 ) -> Setup:
-    """The relay (frps), for a machine that both others reach.
+    """Return the relay (frps), for a machine that both others reach.
 
     ``pair``: its certificate and the key of that, in PEM; None: frps makes one at each start, which
     the others cannot verify.
@@ -162,7 +162,7 @@ class FrpRelay:
 
 
 def frp_machine(name: str, relay: FrpRelay, secret_file: Path, port: int) -> Setup:
-    """The machine that is to be reached (frpc with an stcp proxy)."""
+    """Return the machine that is to be reached (frpc with an stcp proxy)."""
     secret = read_secret(secret_file, "secret key")
     text = _frp_client(relay) + (
         "\n[[proxies]]\n"
@@ -188,7 +188,7 @@ def frp_machine(name: str, relay: FrpRelay, secret_file: Path, port: int) -> Set
 
 
 def frp_visitor(name: str, relay: FrpRelay, secret_file: Path, port: int) -> Setup:
-    """The machine that one sits at (frpc with an stcp visitor on loopback)."""
+    """Return the machine that one sits at (frpc with an stcp visitor on loopback)."""
     secret = read_secret(secret_file, "secret key")
     text = _frp_client(relay) + (
         "\n[[visitors]]\n"
@@ -233,7 +233,7 @@ def _line(key: str, value: str) -> str:
 
 
 def _pem(path: Path, what: str) -> str:
-    """The quoted path of a file that holds a certificate, or a key that is its owner's alone.
+    """Return quoted path of a file that holds a certificate, or a key that is its owner's alone.
 
     Raises DataError where it cannot be read, UsageError where it holds none.
     """
@@ -263,7 +263,7 @@ def _port(port: int) -> int:
 
 
 def cloudflared(name: str, tunnel: str, hostname: str, port: int, team: str, aud: str) -> Setup:
-    """A tunnel to Cloudflare's edge that lets only a team's members in.
+    """Return a tunnel to Cloudflare's edge that lets only a team's members in.
 
     ``aud``: the audience tag of the Access application of ``hostname``, 64 hexadecimal digits.
     Raises UsageError where the policy is not named: the address would be open to everybody.

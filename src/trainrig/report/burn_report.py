@@ -192,7 +192,7 @@ class Burning(Protocol):
 
     @property
     def label(self) -> str:
-        """``RTX 4090 #0``."""
+        """Return a text such as ``RTX 4090 #0``."""
         ...
 
 

@@ -72,7 +72,7 @@ def _counts(count: Callable[[Change], int]) -> str:
 
 
 def comparison_document(comparison: RunComparison) -> doc.Document:
-    """The whole comparison of two runs; a page begins with what came out, text ends with it."""
+    """Return whole comparison of two runs; a page begins with what came out, text ends with it."""
     names = doc.Facts((("old", comparison.old), ("new", comparison.new)))
     blocks: list[doc.Block] = [
         doc.Group("page", (doc.Group("card", (*_first_blocks(comparison), names)),)),
@@ -304,7 +304,7 @@ def _run_change_cell(judged: JudgedCase) -> doc.Cell:
 
 
 def training_comparison_blocks(old: RunView, new: RunView) -> tuple[doc.Block, ...]:
-    """The experiments of two runs for the page of both; none where they cannot be compared."""
+    """Return experiments of two runs for the page of both; none where they cannot be compared."""
     try:
         comparison = None if is_same_run(old, new) else compare_trainings(old, new)
     except DataError:  # a damaged run says so on its own page

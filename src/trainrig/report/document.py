@@ -271,7 +271,7 @@ class Bar:
     """The gap by cause, as (size, cause), where it has several."""
     fix: str = ""
     note: str = ""
-    """Why there is no value, or why it is not judged."""
+    """Reason that there is no value, or why it is not judged."""
     doubt: str = ""
     """Name of the bar above that bounds it and was not measured well enough for that."""
     source: str = ""
@@ -334,7 +334,7 @@ class AnswerLine:
 
     @property
     def compared(self) -> str:
-        """``, compared with …``, to follow the word; empty where there is no comparison."""
+        """Return ``, compared with …``, to follow the word; empty where there is no comparison."""
         mark = "，" if is_wide(self.word[:1]) else ", "
         return f"{mark}{self.comparison}" if self.comparison else ""
 

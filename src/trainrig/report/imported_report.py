@@ -97,7 +97,7 @@ def _tables(group: ReadGroup, *, several: bool, num_devices: int) -> Iterator[do
 
 
 def _rows(numbers: Sequence[ReadNumber]) -> list[list[ReadNumber]]:
-    """Numbers by case and device; one that a file has twice has a row of its own."""
+    """Return numbers by case and device; one that a file has twice has a row of its own."""
     times: Counter[_Place] = Counter()
     rows: dict[tuple[_Place, int], list[ReadNumber]] = {}
     for number in numbers:

@@ -55,7 +55,7 @@ def link_blocks(view: RunView) -> Iterator[doc.Block]:
 
 
 def topology_blocks(snapshot: Snapshot) -> list[doc.Block]:
-    """The drawing of a machine's GPUs, and the same as a table; nothing for fewer than two."""
+    """Return drawing of a machine's GPUs, and the same as a table; nothing for fewer than two."""
     diagram = diagram_of(snapshot)
     if diagram is None:
         return []

@@ -369,7 +369,7 @@ def plan_document(
     notes: Sequence[str] = (),
     written: Sequence[Path] = (),
 ) -> Document:
-    """The best layouts of a search, those that need less memory, and why the first is the first.
+    """Return best layouts of a search, those that need less memory, and why the first is the first.
 
     ``best`` is the prediction of the first layout; ``notes`` say which layouts can be trained.
     Of ``families`` each stands once, with the number of those that take as long.
@@ -522,7 +522,7 @@ def _candidate_table(
 
 
 def gap_text(first: Candidate, second: Candidate) -> str:
-    """Why the first is faster than the second: parts whose difference sums to the gap."""
+    """Return why the first is faster than the second: parts whose difference sums to the gap."""
     gap = second.ranked_by - first.ranked_by
     parts = sorted(first.gap(second).items(), key=lambda item: -abs(item[1]))
     named = [

@@ -85,7 +85,7 @@ def _observe_planted(fault: burn_planted.BurnFault) -> Iterable[str]:
 
 
 def healthy_view() -> RunView:
-    """A burn of two cards that found nothing wrong."""
+    """Return a burn of two cards that found nothing wrong."""
     records: list[Record] = []
     for index in (0, 1):
         for mode, rate in (("matmul", _RATE), ("step", 0.4 * _RATE), ("memory", 0.9e12)):
@@ -131,7 +131,7 @@ def _records(index: int, mode: str, rate: float) -> list[Record]:
 
 
 def _row(second: int) -> Row:
-    """The sensors: idle for five seconds, then under load."""
+    """Return the sensors: idle for five seconds, then under load."""
     load = 0.0 if second < 5 else 1.0
     row: Row = {"t": _START + second}
     for index in (0, 1):
@@ -176,7 +176,7 @@ def _sticks(name: str) -> Spoil:
 
 
 def _point(mode: str, **changes: Any) -> Spoil:
-    """The point of a mode on GPU 1, changed; conditions too."""
+    """Return the point of a mode on GPU 1, changed; conditions too."""
 
     def spoil(view: RunView) -> RunView:
         def changed(record: Record) -> Record:

@@ -33,7 +33,7 @@ NAN, NEGATIVE_ZERO = "NaN", "-0"
 
 
 def bit_name(dtype: str, bit: int) -> str:
-    """``mantissa 0``, ``exponent 3``, ``sign``."""
+    """Return ``mantissa 0``, ``exponent 3``, ``sign``."""
     mantissa = _MANTISSA[dtype]
     if bit < mantissa:
         return f"mantissa {bit}"

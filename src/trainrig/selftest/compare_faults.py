@@ -44,7 +44,7 @@ class _Pair:
 
 
 def faults() -> Iterator[Fault]:
-    """A change beyond each class's margin, a card behind the others, a learned margin."""
+    """Yield a change beyond each class's margin, a card behind the others, a learned margin."""
     for run_class in run_to_run().classes:
         if run_class.name == "sibling":
             continue
@@ -85,7 +85,7 @@ def _run(
     workers: int = 3,
     disturbed: str | None = None,
 ) -> RunView:
-    """A run whose workers lie a thousandth apart."""
+    """Return a run whose workers lie a thousandth apart."""
     records: list[Record] = []
     for number in range(cases):
         for card in range(cards):
@@ -115,7 +115,7 @@ def _nominal(_: int, __: int) -> float:
 
 
 def _step(margin: float, towards: float) -> float:
-    """The logarithm of a change a tenth beyond a margin, or a tenth inside it."""
+    """Return the logarithm of a change a tenth beyond a margin, or a tenth inside it."""
     size = max(margin, math.log1p(SMALLEST_CHANGE)) * (1.0 + towards * TENTH)
     return size + max(towards, 0.0) * _BEYOND_SCATTER
 
@@ -163,7 +163,7 @@ def _beyond_learned(places: random.Random, towards: float) -> _Pair:
 
 
 def _longer_times(places: random.Random, towards: float) -> _Pair:
-    """Points that are times: there more is worse."""
+    """Return points that are times: there more is worse."""
     pair = _changed(run_to_run().classes[0], -1.0)(places, towards)
     return _Pair(old=_as_times(pair.old), new=_as_times(pair.new))
 
@@ -184,7 +184,7 @@ def _as_times(view: RunView) -> RunView:
 
 
 def _one_worker(places: random.Random, towards: float) -> _Pair:
-    """A single worker shows nothing; two do."""
+    """Return a single worker shows nothing; two do."""
     workers = 1 if towards > 0.0 else 2
     return _Pair(
         old=_run("old", _nominal, workers=workers), new=_run("new", _nominal, workers=workers)
@@ -192,7 +192,7 @@ def _one_worker(places: random.Random, towards: float) -> _Pair:
 
 
 def _noisy(places: random.Random, towards: float) -> _Pair:
-    """A point whose workers were disturbed is judged neither worse nor the same."""
+    """Return a point whose workers were disturbed is judged neither worse nor the same."""
     if towards < 0.0:
         return _Pair(old=_run("old", _nominal), new=_run("new", _nominal))
     slower = places.uniform(0.5, 0.9)

@@ -106,11 +106,11 @@ class FaultHost:
 
     @property
     def seen_by(self) -> str:
-        """The id of the check that sees it."""
+        """Return the id of the check that sees it."""
         return self.check or next(check.id for check in CHECKS if self.finding in check.finds)
 
     def snapshot(self, state: Tree, folder: Path) -> Snapshot:
-        """The machine as it is with the fault, or repaired; its earlier runs go to a folder."""
+        """Return machine as it is with the fault, or repaired; its earlier runs go to a folder."""
         snapshot = inspect(build(self.base, self.both, state), with_health=True)
         if after := state.get("after"):
             later = inspect(build(self.base, self.both, state, after))
@@ -127,12 +127,12 @@ class FaultHost:
 
 
 def bases() -> list[str]:
-    """The names of the healthy hosts."""
+    """Return the names of the healthy hosts."""
     return sorted(path.stem for path in (HOSTS / "healthy").glob("*.toml"))
 
 
 def fault_hosts() -> Iterator[FaultHost]:
-    """All fault hosts, in the order of their files."""
+    """Yield all fault hosts, in the order of their files."""
     for path in sorted(HOSTS.glob("*.toml")):
         for row in tomllib.loads(path.read_text(encoding="utf-8"))["host"]:
             yield FaultHost(**{"name": row["finding"], "base": "desktop", **row})
@@ -178,7 +178,7 @@ def build(base: str, *overlays: Mapping[str, Any]) -> FakeHost:
 
 
 def merged(below: Mapping[str, Any], above: Mapping[str, Any]) -> Tree:
-    """Two trees in one; where both have a table, its parts are merged."""
+    """Return two trees in one; where both have a table, its parts are merged."""
     tree = copy.deepcopy(dict(below))
     for name, value in above.items():
         below_value = tree.get(name)
@@ -190,7 +190,7 @@ def merged(below: Mapping[str, Any], above: Mapping[str, Any]) -> Tree:
 
 
 def _bus(whole: Tree, number: int, card: Tree) -> Tree:
-    """The files of a card's folder in sysfs."""
+    """Return the files of a card's folder in sysfs."""
     vendor, device = card["id"].split(":")
     files = {
         "class": "0x030000" if card.get("display", True) else "0x030200",

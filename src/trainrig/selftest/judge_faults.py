@@ -289,7 +289,7 @@ def _clean_reply(call: float) -> Reply:
 
 
 def _planned(point: Record) -> Record:
-    """The prediction that was written before it, of a required step."""
+    """Return the prediction that was written before it, of a required step."""
     low, high = _BAND
     return point.replace(
         id="p" + point.id[1:],
@@ -332,7 +332,7 @@ def _disk(_: Path, variant: Any) -> Iterator[_Run]:
 
 
 def _beside_healthy(records: Iterable[Record]) -> _Run:
-    """Records beside those of healthy cards: what is wrong with them decides the verdict."""
+    """Return records beside those of healthy cards: what is wrong with them decides the verdict."""
     return _Run(records=[*healthy_records(), *records])
 
 
@@ -341,7 +341,7 @@ def _judged(run: _Run) -> Iterable[str]:
 
 
 def _step(rng: random.Random, towards: float) -> _Run:
-    """A training step of 100 ms and what its marks leave over, or count twice."""
+    """Return a training step of 100 ms and what its marks leave over, or count twice."""
     case = case_of(Experiment.of(model="gpt2-small-cpu"), "0123456789")
     unassigned_share = rng.choice((-1.0, 1.0)) * MAX_OTHER * (1.0 + towards * TENTH)
     return _beside_healthy(
@@ -351,7 +351,7 @@ def _step(rng: random.Random, towards: float) -> _Run:
 
 
 def _layers(_: random.Random, towards: float) -> _Run:
-    """A layer of a card that has products."""
+    """Return a layer of a card that has products."""
     share = class_rules().layers.least_of_products * (1.0 - towards * TENTH)
     layer: Case = {
         "layer": "GPT-2 medium block",

@@ -35,7 +35,7 @@ _WRONG = f"{WRONG_ANSWER}: rank 2: 1 of 262144 elements of all_reduce differ, th
 
 
 def faults() -> Iterator[Fault]:
-    """A slow link, ranks that are lost, a wrong sum; then each rule of links.toml."""
+    """Yield a slow link, ranks that are lost, a wrong sum; then each rule of links.toml."""
     for name, finds, says, changes in (
         ("a slow link between two of three ranks", "slow-link", "rank 2", {"value": 1e8}),
         ("a rank that hangs in a collective", "rank-lost", "rank 2", _not_done(_HANGS)),
@@ -123,7 +123,7 @@ Rate = Callable[[int, int], float]
 
 
 def _machine(path: str) -> dict[str, Any]:
-    """A machine whose GPUs reach each other by one path."""
+    """Return a machine whose GPUs reach each other by one path."""
     pairs = itertools.combinations(range(_GPUS), 2)
     return {
         "topology": {"links": [{"a": a, "b": b, "path": path} for a, b in pairs]},

@@ -132,7 +132,7 @@ def _others_on_gpu(_: random.Random, towards: float) -> Seen:
 
 
 def _gpu(others: float) -> Gpu:
-    """A GPU of a sound machine that others use for a share of the time."""
+    """Return a GPU of a sound machine that others use for a share of the time."""
     listed = inspect(build("desktop")).gpus
     assert isinstance(listed, tuple)
     activity = dataclasses.replace(listed[0].activity, others_utilization=others)

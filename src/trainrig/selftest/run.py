@@ -64,7 +64,7 @@ class _Family:
         return events
 
     def lost(self, why: str) -> list[Event]:
-        """The faults that it did not come to."""
+        """Return the faults that it did not come to."""
         lost_results: list[Event] = [
             FaultResult(
                 fault=fault.name,

@@ -98,7 +98,7 @@ def _bundle(folder: Path, variant: Any) -> Iterator[Path]:
 
 @cache
 def _packed() -> bytes:
-    """A bundle as `pack` makes it."""
+    """Return a bundle as `pack` makes it."""
     with TemporaryDirectory(prefix="trainrig-selftest-") as folder:
         target = Path(folder) / "whole.bundle"
         pack(_write_run(Path(folder)), target)

@@ -60,7 +60,7 @@ class _Timed:
 
 
 def faults() -> Iterator[Fault]:
-    """Samples that agree too little; a clock that is off, whatever else happens meanwhile."""
+    """Yield samples that agree too little; a clock that is off, whatever else happens meanwhile."""
     for name, scene in (
         ("halves of samples that drift apart", _drift),
         ("samples that scatter", _scatter),
@@ -99,7 +99,7 @@ def _judged(times: list[float]) -> _Timed:
 
 
 def _drift(places: random.Random, towards: float) -> _Timed:
-    """The medians of the halves lie apart by the target and a tenth."""
+    """Return the medians of the halves lie apart by the target and a tenth."""
     halves_ratio, half = TARGET_HALF_WIDTH * (1.0 + towards * TENTH), places.randrange(10, 40)
     halves_ratio *= 1.0 + halves_ratio / 2.0  # the target is a share of the median between them
     return _judged([_CALL_S] * half + [_CALL_S * (1.0 + halves_ratio)] * half)

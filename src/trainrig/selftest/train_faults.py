@@ -132,7 +132,7 @@ def _nan(engine: Any, _: str) -> None:
 
 
 def _twice(tokens: Any) -> Any:
-    """The first sample in the place of the second."""
+    """Return the first sample in the place of the second."""
     repeated = tokens.copy()
     repeated[1] = repeated[0]
     return repeated

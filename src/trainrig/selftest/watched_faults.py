@@ -157,7 +157,7 @@ def _rows(view: RunView, change: Callable[[int, Row], Row]) -> RunView:
 
 
 def _set(view: RunView, seconds: Iterable[int], **values: Any) -> RunView:
-    """The second card's readings at some seconds; a function of the former value, or a value."""
+    """Return second card's readings at some seconds; a function of the former value, or a value."""
     places = set(seconds)
 
     def change(now: int, row: Row) -> Row:
@@ -196,7 +196,7 @@ def _break(limit: WatchLimit, view: RunView, rng: random.Random, towards: float)
 
 
 def _narrowed(limit: WatchLimit, view: RunView, rng: random.Random, towards: float) -> RunView:
-    """Whole numbers: a generation or half of the lanes less, or none less."""
+    """Return whole numbers: a generation or half of the lanes less, or none less."""
     if towards < 0.0:
         return view
     lower = 3 if limit.quantity == "pcie_generation" else 8
@@ -313,7 +313,7 @@ def _suspended(view: RunView, rng: random.Random, towards: float) -> RunView:
 
 
 def _clock(view: RunView, rng: random.Random, towards: float) -> RunView:
-    """A worker's clock that is a tenth more off than is allowed, or a tenth less."""
+    """Return a worker's clock that is a tenth more off than is allowed, or a tenth less."""
     parent_s = rng.uniform(300.0, 600.0)
     seconds_off = watch_rules().clocks_apart * (1.0 + towards * TENTH) * parent_s
     worker_s = parent_s + rng.choice((-1.0, 1.0)) * (seconds_off + 0.3)
@@ -346,7 +346,7 @@ def _points(
 
 
 def _slow_cards(view: RunView, _: random.Random, towards: float) -> RunView:
-    """Both cards alike: no sibling tells."""
+    """Return both cards alike: no sibling tells."""
     expected = least_rate(_CARD, "bf16", 450.0)
     assert expected is not None
     share = next(rule.least for rule in watch_rules().rate if rule.least)
@@ -375,7 +375,7 @@ def _falling_rate(view: RunView, rng: random.Random, towards: float) -> RunView:
 
 
 def _stepped_clock(view: RunView, rng: random.Random, towards: float) -> RunView:
-    """A wall clock that steps orders nothing: a gap of the other clock is the fault."""
+    """Return a wall clock that steps orders nothing: a gap of the other clock is the fault."""
     at, step = rng.randrange(_FIRST, _LAST), rng.choice((-3600.0, 3600.0))
     series = {
         name: tuple({**row, "t": row["t"] + step * (row["m"] >= 1000.0 + at)} for row in rows)

@@ -28,7 +28,7 @@ _SERIES_FILE = re.compile(rf"{SERIES}/[^/]+\.jsonl")
 
 
 def read_run(path: Path) -> RunView:
-    """The run at ``path``: its folder, its bundle, or a folder that holds one run.
+    """Return the run at ``path``: its folder, its bundle, or a folder that holds one run.
 
     A bare name that is not here is looked for in runs/, as `place_of` does.
 
@@ -39,7 +39,7 @@ def read_run(path: Path) -> RunView:
 
 
 def read_what_is_left(path: Path) -> RunView:
-    """The run at ``path`` as far as it can be read, for somebody who looks at it.
+    """Return the run at ``path`` as far as it can be read, for somebody who looks at it.
 
     What is damaged is left out and named in ``problems`` and ``lost``, where `read_run` refuses the
     run: numbers may not be computed from what is left as if it were all.
@@ -104,7 +104,7 @@ _MOST_LISTED = 3
 
 
 def find_runs(parent: Path, until: tuple[str, str] | None = None) -> tuple[Path, ...]:
-    """The run folders in ``parent``, oldest first; empty if there is no such folder.
+    """Return the run folders in ``parent``, oldest first; empty if there is no such folder.
 
     ``until``: as `began` says it; what began later is left out.
     """
@@ -188,7 +188,7 @@ def _parse_object(
 
 
 def _parse_records(data: bytes, path: Path) -> tuple[Record, ...]:
-    """The records; a torn last line is left out."""
+    """Return the records; a torn last line is left out."""
     records = []
     for number, line in enumerate(data.split(b"\n")[:-1], start=1):
         try:
@@ -200,7 +200,7 @@ def _parse_records(data: bytes, path: Path) -> tuple[Record, ...]:
 
 
 def _parse_series(data: bytes) -> tuple[Mapping[str, Any], ...]:
-    """Samples of a series; a damaged line is left out, since no number rests on it alone."""
+    """Return samples of a series; a damaged line is left out, since no number rests on it alone."""
     rows = []
     for line in data.split(b"\n")[:-1]:
         with suppress(ValueError, RecursionError):

@@ -102,7 +102,7 @@ def _line(line: bytes, clean: Callable[[str], str]) -> bytes:
 
 
 def _walk(value: Any, clean: Callable[[str], str], key: str = "") -> Any:
-    """The value with every text in it cleaned; keys stay."""
+    """Return the value with every text in it cleaned; keys stay."""
     if isinstance(value, dict):
         return {name: _walk(item, clean, str(name)) for name, item in value.items()}
     if isinstance(value, list):
@@ -146,7 +146,7 @@ def _digest(value: str) -> str:
 
 
 def _salt() -> bytes:
-    """This user's own, made once; a new one each time where it cannot be kept."""
+    """Return this user's own, made once; a new one each time where it cannot be kept."""
     base = os.environ.get("XDG_STATE_HOME") or os.path.expanduser("~/.local/state")
     path = Path(base) / "trainrig" / "bundle-salt"
     with suppress(OSError):

@@ -41,7 +41,7 @@ def parse_config(data: bytes | None, path: Path) -> dict[str, Any]:
 
 
 def read_file(path: Path) -> bytes | None:
-    """The bytes of a plain file; None where there is none, or a pipe or folder instead.
+    """Return the bytes of a plain file; None where there is none, or a pipe or folder instead.
 
     Raises DataError for a link, for more than a run may hold, and when it cannot be read.
     """
@@ -49,7 +49,7 @@ def read_file(path: Path) -> bytes | None:
 
 
 def parse_object(data: bytes) -> dict[str, Any]:
-    """The JSON object in ``data``.  ValueError or RecursionError for anything else."""
+    """Return the JSON object in ``data``.  ValueError or RecursionError for anything else."""
     content = json.loads(data, parse_constant=_refuse)
     if not isinstance(content, dict):
         raise ValueError("not an object")

@@ -111,7 +111,7 @@ class RunWriter:
         return self.path / REPORT
 
     def log_path(self, name: str) -> Path:
-        """Where a worker's stderr goes."""
+        """Return where a worker's stderr goes."""
         return self.path / LOGS / f"{name}.log"
 
     def close(self) -> None:
@@ -182,7 +182,7 @@ def write_atomic(path: Path, content: str | bytes) -> None:
 
 
 def log_in(folder: Path, name: str) -> Path:
-    """The path of a new, empty file ``name`` in ``folder``, which is made if need be.
+    """Return the path of a new, empty file ``name`` in ``folder``, which is made if need be.
 
     Raises StoreError when it cannot be written.
     """
@@ -235,7 +235,7 @@ class _LineFile:
 
 
 def _end_of_whole_lines(fd: int) -> int:
-    """The offset behind the last newline, found from the end of the file."""
+    """Return the offset behind the last newline, found from the end of the file."""
     end = os.fstat(fd).st_size
     while end > 0:
         start = max(0, end - 65536)

@@ -77,7 +77,7 @@ class Saved:
 
     @property
     def layout(self) -> dict[str, Any]:
-        """The keys that say how it was spread over ranks."""
+        """Return the keys that say how it was spread over ranks."""
         return {key: self.experiment.get(key) for key in LAYOUT_KEYS}
 
 
@@ -92,7 +92,7 @@ def draft_of(folder: Path, step: int) -> Path:
 
 
 def checkpoints_in(run: Path) -> Path:
-    """The folder of checkpoints that a run, a folder of them or one of them means.
+    """Return the folder of checkpoints that a run, a folder of them or one of them means.
 
     UsageError where there are several, or none.
     """
@@ -109,13 +109,13 @@ def checkpoints_in(run: Path) -> Path:
 
 
 def steps_in(folder: Path) -> list[int]:
-    """The next step of each whole checkpoint, the newest last."""
+    """Return the next step of each whole checkpoint, the newest last."""
     names = [path.name for path in folder.iterdir()] if folder.is_dir() else []
     return sorted(int(match[1]) for name in names if (match := _WHOLE.fullmatch(name)))
 
 
 def newest(path: Path) -> Path | None:
-    """The checkpoint at ``path``, or the last whole one of a training's folder."""
+    """Return the checkpoint at ``path``, or the last whole one of a training's folder."""
     if (path / MANIFEST).exists():
         return path
     steps = steps_in(path)
@@ -123,7 +123,7 @@ def newest(path: Path) -> Path | None:
 
 
 def broken_off(folder: Path) -> list[int]:
-    """The steps of drafts that nobody finished."""
+    """Return the steps of drafts that nobody finished."""
     names = [path.name for path in folder.iterdir()] if folder.is_dir() else []
     steps = [name.removeprefix(_DRAFT) for name in names if name.startswith(_DRAFT)]
     return sorted(int(step) for step in steps if step.isdecimal())
@@ -169,7 +169,7 @@ def _sync(folder: Path) -> None:
 
 
 def checksums(folder: Path, names: Iterable[str]) -> dict[str, tuple[int, int]]:
-    """Bytes and CRC-32 of files, by name.  Raises OSError."""
+    """Return bytes and CRC-32 of files, by name.  Raises OSError."""
     checksum_by_name = {}
     for name in names:
         size = crc = 0
@@ -181,7 +181,7 @@ def checksums(folder: Path, names: Iterable[str]) -> dict[str, tuple[int, int]]:
 
 
 def read_saved(path: Path) -> Saved:
-    """The checkpoint at ``path``, or the newest of that folder; its files are not read yet.
+    """Return the checkpoint at ``path``, or the newest of that folder; its files are not read yet.
 
     Raises DataError for what is no checkpoint of this version.
     """

@@ -197,7 +197,7 @@ class Experiment:
 
     @property
     def tokens_per_step(self) -> int:
-        """Tokens that all ranks read in a step."""
+        """Return tokens that all ranks read in a step."""
         return self.global_samples * self.seq_len
 
     @property
@@ -215,7 +215,7 @@ class Experiment:
         return self.lr.decay_steps or self.steps
 
     def learning_rate(self, step: int) -> float:
-        """The learning rate of ``step``, counted from 0."""
+        """Return the learning rate of ``step``, counted from 0."""
         unit = self.tokens_per_step if self.lr.warmup_tokens or self.lr.decay_tokens else 1
         warmup = self.lr.warmup_tokens or self.warmup_steps * unit
         planned = self.lr.decay_tokens or self.planned_steps * unit
@@ -232,7 +232,7 @@ class Experiment:
 
     @property
     def device_numbers(self) -> tuple[int, ...]:
-        """The driver's number of each rank's GPU; UsageError for what is no list of numbers."""
+        """Return driver's number of each rank's GPU; UsageError for what is no list of numbers."""
         words = self.placement.devices.split(",") if self.placement.devices else []
         if not all(word.strip().isdecimal() and len(word) < 6 for word in words):
             raise UsageError(
@@ -242,12 +242,12 @@ class Experiment:
 
     @property
     def logs(self) -> tuple[str, ...]:
-        """The names of its logs."""
+        """Return the names of its logs."""
         return tuple(dict.fromkeys(word.strip() for word in self.log.split(",") if word.strip()))
 
     @property
     def unfused_parts(self) -> tuple[str, ...]:
-        """The words of ``unfused``.  UsageError for others than UNFUSED."""
+        """Return the words of ``unfused``.  UsageError for others than UNFUSED."""
         words = tuple(word.strip() for word in self.kernels.unfused.split(",") if word.strip())
         for word in words:
             if word not in UNFUSED:
@@ -256,17 +256,17 @@ class Experiment:
 
     @property
     def samples(self) -> int:
-        """Samples of a step on one rank."""
+        """Return samples of a step on one rank."""
         return self.batch_size * self.grad_accum
 
     @property
     def global_samples(self) -> int:
-        """Samples of a step on all data-parallel ranks."""
+        """Return samples of a step on all data-parallel ranks."""
         return self.samples * self.mesh.dp
 
     @property
     def predicted_layout(self) -> Layout:
-        """The layout with the tokens that the model's decoder writes, where it has one."""
+        """Return the layout with the tokens that the model's decoder writes, where it has one."""
         return self.layout.replace(target_seq_len=written_tokens(find(self.model), self.seq_len))
 
 
@@ -318,7 +318,7 @@ RETIRED_WORDS = {("optimizer", "adamw-plain"): "adamw"}
 
 @cache
 def _model() -> type[BaseModel]:
-    """The flat keys; none of them has to be there."""
+    """Return the flat keys; none of them has to be there."""
     config = ConfigDict(strict=True, allow_inf_nan=False)
     fields: Any = {name: (kind, None) for name, kind in KEYS.items()}
     return create_model("Keys", __config__=config, **fields)
@@ -342,13 +342,13 @@ def _checked(keys: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def to_dict(experiment: Experiment) -> dict[str, Any]:
-    """The flat keys, as they are stored; what is None is left out."""
+    """Return the flat keys, as they are stored; what is None is left out."""
     values = {name: experiment.get(name) for name in KEYS}
     return {name: value for name, value in values.items() if value is not None}
 
 
 def no_key(key: str, tables: Collection[str] = ()) -> UsageError:
-    """The error for a key that no experiment has; ``tables`` may stand in its place as well."""
+    """Return error for a key that no experiment has; ``tables`` may stand in its place as well."""
     short = key if len(key) < _MOST_SHOWN else key[:_MOST_SHOWN] + "…"
     if key in RETIRED:
         return UsageError(f"an experiment has no {short!r}", f"it is called {RETIRED[key]} now")
@@ -356,7 +356,7 @@ def no_key(key: str, tables: Collection[str] = ()) -> UsageError:
 
 
 def from_run(content: Mapping[str, Any], run: str) -> Experiment:
-    """The experiment that a run was made for.  DataError where an older version wrote it."""
+    """Return the experiment that a run was made for.  DataError where an older version wrote it."""
     if RETIRED.keys() & content.keys():
         raise DataError(
             f"{run} was trained by an older trainrig, whose keys had other names",
@@ -369,7 +369,7 @@ _MOST_SHOWN = 60
 
 
 def field_text(name: str, value: Any) -> str:
-    """A field and its value as a person wrote them, short enough for a line."""
+    """Return a field and its value as a person wrote them, short enough for a line."""
     text = one_line(repr(value) if isinstance(value, str) else str(value))
     short = text if len(text) <= _MOST_SHOWN else text[:_MOST_SHOWN] + "…"
     return f"{name} = {short}"
@@ -401,7 +401,7 @@ def objective_of(shape: ModelShape) -> str:
 
 
 def check(experiment: Experiment) -> ModelShape:
-    """The model's shape, once nothing speaks against the experiment.  Raises UsageError."""
+    """Return the model's shape, once nothing speaks against the experiment.  Raises UsageError."""
     shape = find(experiment.model)
     check_layout(shape, experiment.predicted_layout)
     if experiment.kernels.fp8_recipe and experiment.kernels.fp8_recipe not in FP8_RECIPES:

@@ -68,7 +68,7 @@ class Lines:
                 self._at.setdefault((key[2], table if key[1] is None else key[1]), number)
 
     def error(self, key: str, table: object, words: str, hint: str | None) -> UsageError:
-        """An error with the line of ``key`` in its table, or of the table."""
+        """Return an error with the line of ``key`` in its table, or of the table."""
         name = _EXPERIMENT if isinstance(table, int) else table
         line = self._at.get((key, table)) or self._tables.get(key) or self._tables.get(table)
         line = line or self._at.get((str(name), None), 1)
@@ -87,7 +87,7 @@ class Lines:
             raise self.error(*place, error.message, error.hint) from None
 
     def _first_named_key(self, number: int, error: TrainrigError) -> tuple[str, object] | None:
-        """The first key, and its table, that a refusal of experiment ``number`` names."""
+        """Return the first key, and its table, that a refusal of experiment ``number`` names."""
         tables = (number, "sweep", "tiny", None)
         keys = [place for place in self._at if place[1] in tables]
         keys.sort(key=lambda place: tables.index(place[1]))
@@ -118,7 +118,7 @@ Keys = Mapping[str, Any]
 
 
 def tiny(model: str, layout: Layout | None = None) -> str:
-    """The model's family at a size that trains in seconds, as far as its layout can split it.
+    """Return model's family at a size that trains in seconds, as far as its layout can split it.
 
     A layer for each pipeline stage, and one more where the model's own are not dealt out equally;
     a head for each rank that shares them.
@@ -161,14 +161,14 @@ Fastest = Callable[[str, tuple[int, ...]], str]
 
 
 def of_every_device(_device: str, _numbers: tuple[int, ...]) -> str:
-    """The precision that every device has in hardware."""
+    """Return the precision that every device has in hardware."""
     return "fp32"
 
 
 def read_file(
     path: Path, changes: Keys, fastest: Fastest = of_every_device
 ) -> tuple[Experiment, ...]:
-    """The experiments of a file; ``changes`` of the command line come before its keys.
+    """Return the experiments of a file; ``changes`` of the command line come before its keys.
 
     ``fastest`` chooses the precision of those that say "auto", or nothing.
 
@@ -191,7 +191,7 @@ def read_file(
 
 
 def _keys_of_each(content: Keys, changes: Keys) -> Iterator[tuple[int, dict[str, Any]]]:
-    """All keys of each experiment, and the number of the table that it was made of.
+    """Yield all keys of each experiment, and the number of the table that it was made of.
 
     The nearer key holds: the command line's, ``tiny``'s where that is asked for, the sweep's, the
     experiment's own, then those that all experiments share.
@@ -213,7 +213,7 @@ def _keys_of_each(content: Keys, changes: Keys) -> Iterator[tuple[int, dict[str,
 
 
 def _content(path: Path) -> tuple[str, dict[str, Any]]:
-    """The text of a file, and what it says."""
+    """Return the text of a file, and what it says."""
     hint = "trainrig plan --write DIR makes such files, and docs/experiments.md shows one"
     try:
         with reading(path, hint):
@@ -246,7 +246,7 @@ def _check_values(keys: Keys) -> None:
 
 
 def experiment_of(keys: Keys, fastest: Fastest = of_every_device) -> Experiment:
-    """One experiment of keys as the command line has them.  Raises UsageError."""
+    """Return one experiment of keys as the command line has them.  Raises UsageError."""
     _check_values(keys)
     keys = {"heldout_batches": 0, "checkpoint_every": 0, **_of_init(keys)}
     scale, tokens = keys.pop("scale", "full"), keys.pop("tokens", None)
@@ -284,7 +284,7 @@ def experiment_of(keys: Keys, fastest: Fastest = of_every_device) -> Experiment:
 
 
 def _in_its_precision(keys: Keys, fastest: Fastest) -> Experiment:
-    """The experiment, in the precision that its device is fastest in where none is named."""
+    """Return the experiment, in the precision that its device is fastest in where none is named."""
     if keys.get("precision", AUTO) != AUTO:
         return Experiment.of(**keys)
     experiment = Experiment.of(**{key: value for key, value in keys.items() if key != "precision"})
@@ -376,7 +376,7 @@ def file_of(experiments: Sequence[Experiment], texts: Mapping[str, str]) -> str:
 
 
 def keys_of(experiment: Experiment) -> dict[str, Any]:
-    """An experiment in the words of a file; what is empty stays out."""
+    """Return an experiment in the words of a file; what is empty stays out."""
     values = {key: experiment.get(key) for key in FIELDS}
     values["warmup"] = "" if experiment.lr.warmup_tokens else experiment.warmup_steps
     if experiment.auto_batch:

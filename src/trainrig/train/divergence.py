@@ -54,7 +54,7 @@ class LossWatch:
 
     @property
     def usual(self) -> list[float]:
-        """The losses that new ones are held against."""
+        """Return the losses that new ones are held against."""
         return list(self._usual)
 
     @usual.setter

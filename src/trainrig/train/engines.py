@@ -228,7 +228,7 @@ class Framework:
         return missing_requirement(interpreter_for(python, self.name), self.needs)
 
     def command(self, experiment: Experiment, run: Path, job: Job) -> Command:
-        """One process a rank."""
+        """Return one process a rank."""
         run.mkdir(parents=True, exist_ok=True)
         request = {"experiment": to_dict(experiment), **asdict(job)}
         (run / "experiment.json").write_text(json.dumps(request))
@@ -260,7 +260,7 @@ class Framework:
         )
 
     def collect(self, run: Path) -> Result:
-        """Rows and facts of each rank; devices and memory of all, and the most of a rank."""
+        """Return rows and facts of each rank; devices and memory of all, and the most of a rank."""
         ranks = range(len(list(run.glob("events-*.jsonl"))))
         reported = [[event for _, event in read_events(run, rank)] for rank in ranks]
         first = reported[0] if reported else []
@@ -366,7 +366,7 @@ _ALLOCATOR = ("PYTORCH_CUDA_ALLOC_CONF", "PYTORCH_ALLOC_CONF")
 
 
 def longest_stretch(events: Sequence[Event]) -> tuple[tuple[Event, ...], float | None]:
-    """The longest run of a rank's rows without a checkpoint or a held-out loss, and its end.
+    """Return the longest run of a rank's rows without a checkpoint or a held-out loss, and its end.
 
     A row comes when its step is over, or the next one; behind the last of a stretch comes nothing
     that takes time.
@@ -392,7 +392,7 @@ def _events_named(name: str, events: Sequence[Event]) -> list[Event]:
 
 
 def _devices(events: Iterable[tuple[int, Event]]) -> tuple[Event, ...]:
-    """The devices in an event of each rank, with the rank's number."""
+    """Return the devices in an event of each rank, with the rank's number."""
     return tuple(
         {"rank": rank, **device} for rank, event in events for device in event.get("devices", ())
     )
@@ -461,7 +461,7 @@ def register(spec: Framework) -> None:
 
 
 def engine_of(framework: str) -> Framework:
-    """The framework of that name.  UsageError where it does not train here."""
+    """Return the framework of that name.  UsageError where it does not train here."""
     if framework in ENGINES:
         return ENGINES[framework]
     trained = " or ".join(ENGINES)
@@ -596,7 +596,7 @@ def _room_for_ranks(experiment: Experiment, site: Site) -> int:
 
 
 def python_of(experiment: Experiment) -> str:
-    """The interpreter that its ranks run in.  UsageError for a name that is none."""
+    """Return the interpreter that its ranks run in.  UsageError for a name that is none."""
     if is_driven(experiment):
         return interpreter_for(experiment.placement.python, experiment.framework)
     return sys.executable

@@ -164,7 +164,7 @@ class ExpectedOutcome:
     comparable: Switch = True
     """True where its losses should equal those of one process; else ``why`` is the reason."""
     why: Text = ""
-    """Why it is known not to be comparable."""
+    """Reason that it is known not to be comparable."""
     bar: From0 = 0.0
     """What ours should reach: of another framework's row so many times its speed, of a row of ours
     such a share of the matrix product measured beside it; 0: nothing."""

@@ -51,7 +51,7 @@ def on_ranks(experiment: Experiment, ranks: int) -> Experiment:
 
 
 def fewer_ranks(experiment: Experiment) -> tuple[int, ...]:
-    """Numbers of ranks that it may go on with where one stays lost, the largest first."""
+    """Return numbers of ranks that it may go on with where one stays lost, the largest first."""
     rank_counts: list[int] = []
     least = experiment.recovery.min_nproc or experiment.processes
     for ranks in range(experiment.processes - 1, least - 1, -1):

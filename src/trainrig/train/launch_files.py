@@ -145,7 +145,7 @@ exec torchrun --standalone --nproc-per-node {experiment.mesh.ranks} {program} \\
 
 
 def megatron_arguments(experiment: Experiment) -> list[tuple[str, str | None]]:
-    """Names and values of Megatron-LM's arguments (megatron/training/arguments.py)."""
+    """Return names and values of Megatron-LM's arguments (megatron/training/arguments.py)."""
     shape = find(experiment.model)
     sizes: dict[str, Any] = {
         "num-layers": shape.num_layers,

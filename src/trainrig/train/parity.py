@@ -98,7 +98,7 @@ class Probe:
 
 
 def probe_of(experiment: Experiment) -> Experiment:
-    """The five steps of plain gradient descent that are compared."""
+    """Return the five steps of plain gradient descent that are compared."""
     return experiment.replace(
         steps=STEPS,
         optimizer="sgd",
@@ -116,7 +116,7 @@ _SCHEDULE = ("lr_schedule", "warmup_tokens", "decay_steps", "decay_tokens", "min
 
 
 def reference_of(experiment: Experiment) -> Experiment:
-    """One process that trains on the same samples: micro-batches instead of ranks."""
+    """Return one process that trains on the same samples: micro-batches instead of ranks."""
     usual = Experiment.of()
     return experiment.replace(
         **{name: usual.get(name) for name in SPLITS},
@@ -160,7 +160,7 @@ def in_parts(reference: Experiment, largest: int) -> Experiment:
 
 
 def shortened(experiment: Experiment) -> Experiment:
-    """The layout of ``experiment`` with a model as wide of two layers a pipeline stage.
+    """Return the layout of ``experiment`` with a model as wide of two layers a pipeline stage.
 
     For what one process cannot hold whole: each layer is computed as in the whole model, from fresh
     weights, since ``init`` has those of all layers.
@@ -193,7 +193,7 @@ _SAME = ("model", "data", "init", "seq_len", "precision", "fp8_recipe", "seed", 
 
 
 def disagreement(probe: Probe, reference: Probe, dtype: str) -> str | None:
-    """Why the two are not comparable; None if they are."""
+    """Return why the two are not comparable; None if they are."""
     if probe.only_first and probe.losses and reference.losses:
         return _difference("loss", 0, probe.losses, reference.losses, FIRST)
     if len(probe.losses) != STEPS or len(reference.losses) != STEPS:
@@ -216,7 +216,7 @@ def disagreement(probe: Probe, reference: Probe, dtype: str) -> str | None:
 
 
 def gaps(probe: Probe, reference: Probe) -> tuple[float, float | None] | None:
-    """The largest relative gap of a loss, and that of the first gradient norm that both have.
+    """Return largest relative gap of a loss, and that of the first gradient norm that both have.
 
     None in its place: the norm is not compared, as `Probe.rounding` says.
     """

@@ -54,7 +54,7 @@ def refused_by_all(layout: Layout) -> Refusal:
 
 
 def part_not_built(shape: ModelShape) -> str | None:
-    """The part of a model that `trainrig.models` has no code for; None: it builds the model."""
+    """Return part of a model that `trainrig.models` has no code for; None: it builds the model."""
     if not shape.is_only_predicted:
         return None
     moe = shape.moe
@@ -234,7 +234,7 @@ def layout_refused_by_trainer(layout: Layout) -> Refusal:
 
 
 def _native_only_key(experiment: Experiment) -> str | None:
-    """The first key that is set and only our own engine knows."""
+    """Return the first key that is set and only our own engine knows."""
     known = {
         "heldout_every": experiment.heldout.every,
         "decay_embeddings": not experiment.update.decay_embeddings,

@@ -65,7 +65,7 @@ def _is_megatron(path: Path) -> bool:
 
 
 def megatron_folder(path: Path) -> Path:
-    """The folder with metadata.json: of the newest iteration, where ``path`` holds several.
+    """Return the folder with metadata.json: of the newest iteration, where ``path`` holds several.
 
     DataError for another backend than torch_dist, or an iteration that is not there.
     """

@@ -31,26 +31,26 @@ def is_plain(value: Number) -> bool:
 
 
 def larger(a: Number, b: Number) -> Real:
-    """The larger of two, element by element."""
+    """Return the larger of two, element by element."""
     if isinstance(a, _PLAIN) and isinstance(b, _PLAIN):  # a search asks a million times
         return b if b > a else a
     return _numpy().maximum(a, b)
 
 
 def smaller(a: Number, b: Number) -> Real:
-    """The smaller of two, element by element."""
+    """Return the smaller of two, element by element."""
     if isinstance(a, _PLAIN) and isinstance(b, _PLAIN):
         return b if b < a else a
     return _numpy().minimum(a, b)
 
 
 def between(value: Number, low: Number, high: Number) -> Real:
-    """``value``, but at least ``low``, and at most ``high`` whatever that is."""
+    """Return ``value``, but at least ``low``, and at most ``high`` whatever that is."""
     return smaller(larger(value, low), high)
 
 
 def choose(condition: Any, a: Number, b: Number) -> Real:
-    """``a`` where the condition holds, else ``b``."""
+    """Return ``a`` where the condition holds, else ``b``."""
     if isinstance(condition, _PLAIN):
         return a if condition else b
     return _numpy().where(condition, a, b)
@@ -74,14 +74,14 @@ def hypotenuse(a: Number, b: Number) -> Real:
 
 
 def nearest(value: Number) -> Number:
-    """The nearest whole number, the even one of two."""
+    """Return the nearest whole number, the even one of two."""
     if isinstance(value, _PLAIN):
         return round(value)
     return _numpy().rint(value).astype(_numpy().int64)
 
 
 def ceiling(value: Number) -> Real:
-    """The next whole number."""
+    """Return the next whole number."""
     return math.ceil(value) if isinstance(value, _PLAIN) else _numpy().ceil(value)
 
 
@@ -91,7 +91,7 @@ def log2(value: Number) -> Real:
 
 
 def ceil_div(a: Number, b: Number) -> Real:
-    """Whole parts of size ``b`` that cover ``a``."""
+    """Return whole parts of size ``b`` that cover ``a``."""
     return -(-a // b)
 
 

@@ -55,7 +55,7 @@ def block(
     half: bool = False,
     window: int = 0,
 ) -> list[Operator]:
-    """One block; ``decoder``: t5's, over ``layout.written`` tokens, with cross-attention.
+    """Return one block; ``decoder``: t5's, over ``layout.written`` tokens, with cross-attention.
 
     ``dense``: one of a mixture that has no experts; ``half``: half of the causal scores count;
     ``window``: tokens that a fused attention looks back on (0: all), or how deep a state is.
@@ -92,7 +92,7 @@ def block(
 
 
 def _share(layout: Layout, size: Any) -> Any:
-    """One device's part of ``size`` heads, columns or tokens: at least one."""
+    """Return one device's part of ``size`` heads, columns or tokens: at least one."""
     return -(-size // layout.mesh.tp)
 
 
@@ -202,7 +202,7 @@ def _product(matrix: Matrix, rows: int, dtype: str) -> Operator:
 
 
 def embed(shape: ModelShape, layout: Layout, seq: int) -> list[Operator]:
-    """Tokens to vectors; learned positions (and BERT's segments and norm) added."""
+    """Return tokens to vectors; learned positions (and BERT's segments and norm) added."""
     dtype = layout.precision.compute
     rows: Any = layout.batch.micro * seq
     elements = rows * shape.hidden
@@ -282,7 +282,7 @@ def total(items: Iterable[SavedTensor], policy: str, *, split: bool) -> float:
 def saved_tensors(
     shape: ModelShape, numerics: Numerics, seq: int, *, decoder: bool = False, read: int = 0
 ) -> list[SavedTensor]:
-    """One block over ``seq`` tokens; ``decoder``: with cross-attention to ``read`` tokens.
+    """Return one block over ``seq`` tokens; ``decoder``: with cross-attention to ``read`` tokens.
 
     Of a mixture with dense blocks, too: each tensor as large as it is on average.
     """
@@ -336,7 +336,7 @@ def saved_tensors(
 
 
 def _halved(item: SavedTensor) -> SavedTensor:
-    """A tensor that is kept where every second product is, too."""
+    """Return a tensor that is kept where every second product is, too."""
     return SavedTensor(
         name=item.name, num_bytes=item.num_bytes, split=item.split, policies=item.policies | {HALF}
     )
@@ -360,7 +360,7 @@ def _apart(shape: ModelShape) -> bool:
 def _saved_by_branch(
     shape: ModelShape, numerics: Numerics, seq: int, name: str, *, first: bool = False
 ) -> list[SavedTensor]:
-    """The residual stream where a branch begins, its norm, and the mask where it is added back.
+    """Return residual stream where a branch begins, its norm, and the mask where it is added back.
 
     RMSNorm written out keeps an fp32 copy and the normalised numbers, and its result.  BERT's norm
     comes after the sum: the same tensors in another order.

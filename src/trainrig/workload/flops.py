@@ -55,7 +55,7 @@ class Op:
 
 
 def step_ops(shape: ModelShape, layout: Layout, *, half: bool = False) -> tuple[Op, ...]:
-    """The operations of one step in the order of their first calls; blocks once for each kind.
+    """Return operations of one step in the order of their first calls; blocks once for each kind.
 
     ``half``: of causal attention the scores that are seen count alone.
     """
@@ -74,7 +74,7 @@ def step_ops(shape: ModelShape, layout: Layout, *, half: bool = False) -> tuple[
 
 
 def block_ops(shape: ModelShape, layout: Layout, *, decoder: bool = False) -> tuple[Op, ...]:
-    """The operations of one block by itself, without an optimizer."""
+    """Return the operations of one block by itself, without an optimizer."""
     check_sizes(layout)
     section = _Section("block", block(shape, layout, decoder=decoder), 1, is_block=True)
     return (
@@ -150,7 +150,7 @@ class _Section:
 
 
 def until_saved(parts: list[Operator]) -> list[Operator]:
-    """A block up to the last thing that backward needs, where torch stops recomputing.
+    """Return a block up to the last thing that backward needs, where torch stops recomputing.
 
     An addition needs nothing, and a matmul its inputs but not its result: a block that ends
     `down(…) + x` does not run `down` again.

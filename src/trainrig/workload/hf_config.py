@@ -37,13 +37,13 @@ _HINT = "--model takes a name, as gpt2-medium, or the config.json of a model of 
 
 
 def class_names(shape: ModelShape) -> tuple[str, str]:
-    """The classes of a shape's configuration and model in transformers."""
+    """Return the classes of a shape's configuration and model in transformers."""
     family = CONFIGS[shape.family]
     return family.config_class, family.model_class
 
 
 def config_of(shape: ModelShape) -> dict[str, Any]:
-    """The arguments of a shape's Hugging Face configuration, without dropout.
+    """Return the arguments of a shape's Hugging Face configuration, without dropout.
 
     Raises UsageError where that configuration would describe another model.
     """
@@ -106,7 +106,7 @@ def library_config(shape: ModelShape) -> dict[str, Any]:
 
 
 def read_config(path: Path) -> ModelShape:
-    """The shape in the config.json at ``path``; DataError if it is none, or not built here."""
+    """Return shape in the config.json at ``path``; DataError if it is none, or not built here."""
     try:
         with reading(path, _HINT):
             config = json.loads(path.read_bytes())
@@ -116,7 +116,7 @@ def read_config(path: Path) -> ModelShape:
 
 
 def shape_of_config(config: object, where: str) -> ModelShape:
-    """The shape of a parsed config.json; ``where`` names it in errors."""
+    """Return the shape of a parsed config.json; ``where`` names it in errors."""
     families = {name.replace("-", "_"): name for name in CONFIGS} | dict.fromkeys(OTHERS, "llama")
     keys: dict[str, Any] = config if isinstance(config, dict) else {}
     kind = keys.get("model_type")

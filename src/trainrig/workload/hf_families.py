@@ -43,12 +43,12 @@ class FamilyConfig(BaseModel):
     tied: bool = Field(True, alias="tie_word_embeddings")
 
     def extra(self) -> dict[str, Any]:
-        """The shape's numbers that are no plain copies of a key."""
+        """Return the shape's numbers that are no plain copies of a key."""
         return {}
 
     @staticmethod
     def extra_keys(shape: ModelShape) -> dict[str, Any]:
-        """The keys of a configuration that are no plain copies: `extra` the other way."""
+        """Return the keys of a configuration that are no plain copies: `extra` the other way."""
         del shape
         return {}
 
@@ -231,7 +231,7 @@ class _Follower(_Llama):
     )
 
     def extra(self) -> dict[str, Any]:
-        """The shape's numbers; ``vectors`` are per block, and `ends` once."""
+        """Return the shape's numbers; ``vectors`` are per block, and `ends` once."""
         wide = self.head_dim or self.hidden // self.num_heads
         names = {"gelu_new": "gelu_tanh", "gelu_pytorch_tanh": "gelu_tanh", "relu2": "relu"}
         word = names.get(str(self.activation), str(self.activation))

@@ -109,7 +109,7 @@ class _Tally:
 
 
 def kernels_of(parts: Iterable[Operator], numerics: Numerics, *, backward: bool) -> Kernels:
-    """The kernels of a pass over ``parts``."""
+    """Return the kernels of a pass over ``parts``."""
     tally, is_wide, parts = _Tally(), True, list(parts)
     has_experts = any(part.name == "ffn.router" for part in parts)
     for part in parts:

@@ -52,7 +52,7 @@ class Rule:
 
 
 def nearest_multiple(number: int, divisor: int) -> int:
-    """The multiple of ``of`` next to ``number``, at least ``of`` itself."""
+    """Return the multiple of ``of`` next to ``number``, at least ``of`` itself."""
     return max(divisor, (number + divisor // 2) // divisor * divisor)
 
 
@@ -128,7 +128,7 @@ def has_schedule(traits: EngineTraits, schedule: str) -> bool:
 
 
 def who_has(schedule: str) -> str:
-    """A hint: who has the schedule that another framework has not."""
+    """Return a hint: who has the schedule that another framework has not."""
     if schedule == "dualpipe":
         return "--framework megatron (as DeepSeek's own program), or --schedule 1f1b"
     return "--framework native or torchtitan, or --schedule 1f1b"

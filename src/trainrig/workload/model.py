@@ -357,7 +357,7 @@ class BlockKind:
 
 @lru_cache(maxsize=1024)
 def block_kinds(shape: ModelShape) -> tuple[BlockKind, ...]:
-    """All blocks by kind, in the order in which the kinds are met first."""
+    """Return all blocks by kind, in the order in which the kinds are met first."""
     windows = shape.attention.windows or (0,) * shape.num_layers
     counts = Counter((at < shape.moe.dense_layers, window) for at, window in enumerate(windows))
     keeps = shape.state.width > 0
@@ -419,7 +419,7 @@ def matrices(
     ep: int = 1,
     expert_tp: int = 1,
 ) -> list[Matrix]:
-    """All matrices of one block, in order.
+    """Return all matrices of one block, in order.
 
     ``decoder``: of one with cross-attention (t5); ``dense``: of one that has no experts in a
     mixture; ``state``: of one that keeps a state.  ``tp``: one rank's part of heads and columns; a
@@ -529,7 +529,7 @@ def parameters(shape: ModelShape) -> Parameters:
 
 @lru_cache(maxsize=1024)
 def block_parameters(shape: ModelShape, *, decoder: bool = False, dense: bool = False) -> int:
-    """One block, of those with a state and those without the average.
+    """Return one block, of those with a state and those without the average.
 
     ``decoder``: one with cross-attention (t5); ``dense``: a mixture's without experts.
     """
@@ -552,12 +552,12 @@ def state_share(shape: ModelShape) -> float:
 
 @lru_cache(maxsize=1024)
 def expert_parameters(shape: ModelShape) -> int:
-    """The routed experts of one block of a mixture."""
+    """Return the routed experts of one block of a mixture."""
     return sum(matrix.num_parameters for matrix in matrices(shape) if matrix.copies > 1)
 
 
 def norm_parameters(shape: ModelShape) -> int:
-    """A scale, and for LayerNorm a shift, for each element of the width."""
+    """Return a scale, and for LayerNorm a shift, for each element of the width."""
     return shape.hidden * (2 if shape.norm_bias else 1)
 
 

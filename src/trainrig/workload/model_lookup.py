@@ -24,7 +24,7 @@ from trainrig.workload.presets import (
 
 
 def find(text: str) -> ModelShape:
-    """The shape that a user means: a name, a path to a config.json, or `family:number=value,…`.
+    """Return shape that a user means: a name, a path to a config.json, or `family:number=value,…`.
 
     Behind a name or a path, ``:num_layers=2`` leaves it all but its first layers.  A name may be
     the beginning of one, or say how weights are stored or tuned (``unsloth/…-bnb-4bit``).
@@ -151,7 +151,7 @@ def spelled(text: str) -> ModelShape | None:
 
 
 def _with_its_size(text: str) -> ModelShape | None:
-    """The known model of a family that a text names with its own size: ``GLM-5.1 757B MoE``."""
+    """Return known model of a family that a text names with its own size: ``GLM-5.1 757B MoE``."""
     sizes = re.findall(_WITH_SIZE, text.lower())
     names = _plain_names() | spellings("families")
     name = names.get(_plain(re.sub(_WITH_SIZE, " ", text.lower())))
@@ -201,7 +201,7 @@ _SIZE = re.compile(r"\s*(\d+(?:\.\d+)?)\s*([bBmM])\s*")
 
 @lru_cache(maxsize=1024)
 def of_size(wanted: float, name: str) -> ModelShape:
-    """A dense Llama of about so many parameters, 128 times as wide as it has layers.
+    """Return a dense Llama of about so many parameters, 128 times as wide as it has layers.
 
     Of the published ones of one to a hundred billion parameters all are 80 to 160 times as wide.
     """
@@ -249,7 +249,7 @@ def _plain(text: str) -> str:
 
 
 def _pointed(text: str) -> str:
-    """`_plain`, but 2.5-7B is not 2-57B."""
+    """Return `_plain`, but 2.5-7B is not 2-57B."""
     return _plain(re.sub(r"(?<=\d)\.(?=\d)", "point", text))
 
 

@@ -171,7 +171,7 @@ def numerics_of(shape: ModelShape, layout: Layout) -> Numerics:
 
 
 def _formats(shape: ModelShape, layout: Layout, *, is_fused: bool) -> Formats:
-    """Bytes of numbers, by what they are."""
+    """Return bytes of numbers, by what they are."""
     compute, scheme = max(2, dtype_bytes(layout.precision.compute)), scheme_of(layout)
     has_fused_adapters = layout.lora.rank > 0 and layout.lora.code == "fused"
     is_wide = layout.scheme != "fsdp" and not has_fused_adapters
@@ -226,7 +226,7 @@ def _block_kernels(shape: ModelShape, layout: Layout) -> BlockKernels:
 
 
 def _stack(layout: Layout, *, is_fused: bool) -> str:
-    """One of `kernels.STACKS`: a framework's own kernels make a plain stack a fused one."""
+    """Return one of `kernels.STACKS`: a framework's own kernels make a plain stack a fused one."""
     stack, is_plain = layout.kernels.stack, layout.kernels.plain_attention
     rules = (
         (is_fused and (stack == "eager" or is_plain), "fused"),
@@ -341,7 +341,7 @@ class States:
 
 
 def states_of(layout: Layout, numerics: Numerics) -> States:
-    """The table's row for a layout."""
+    """Return the table's row for a layout."""
     narrow, masters = (
         numerics.formats.compute < 4,
         numerics.formats.scheme == "masters" and numerics.formats.compute < 4,
@@ -374,7 +374,7 @@ def states_of(layout: Layout, numerics: Numerics) -> States:
 
 
 def _frozen_ends(layout: Layout, numerics: Numerics, frozen: float) -> float:
-    """Bytes of a number of embedding and head beside adapters."""
+    """Return bytes of a number of embedding and head beside adapters."""
     if layout.lora.code == "mlx" and layout.lora.quantize != "none":
         return FROZEN[layout.lora.quantize]
     return 4.0 if numerics.adapters.widens and numerics.formats.autocast else frozen
@@ -386,7 +386,7 @@ of a scale for each 32 numbers, 16 of NVFP4's (OCP's Microscaling Formats 1.0; N
 
 
 def _quantised(layout: Layout, width: float) -> float:
-    """Bytes of a block's weight as products read it, where Transformer Engine runs them.
+    """Return bytes of a block's weight as products read it, where Transformer Engine runs them.
 
     Less the ``own`` ones that it has elsewhere, where it is held in these alone.
 
@@ -404,7 +404,7 @@ def _quantised(layout: Layout, width: float) -> float:
 
 
 def _gradients(layout: Layout, numerics: Numerics, width: float) -> tuple[float, float]:
-    """(lasting, passing): one of them is 0 but in our own with masters, which has both."""
+    """Return (lasting, passing): one of them is 0 but in our own with masters, which has both."""
     wide = float(layout.precision.reduce_bytes)
     if layout.traits.ranks.grad_buffer:
         narrow = layout.precision.compute == "fp16" or numerics.formats.scheme == "pure"

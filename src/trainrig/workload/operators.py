@@ -52,7 +52,7 @@ class Work:
 
 
 def dtype_bytes(dtype: str) -> int:
-    """Bytes of one element in memory; tf32 is stored as fp32.  UsageError if unknown."""
+    """Return bytes of one element in memory; tf32 is stored as fp32.  UsageError if unknown."""
     if dtype not in DTYPE_BYTES:
         raise UsageError(f"unknown dtype {dtype!r}", "one of: " + ", ".join(DTYPE_BYTES))
     return DTYPE_BYTES[dtype]
@@ -64,13 +64,13 @@ def output_bytes(dtype: str) -> int:
 
 
 def matmul(m: int, k: int, n: int, dtype: str) -> Work:
-    """(m,k)·(k,n): 2mkn FLOPs; both operands read once, the result written once."""
+    """Return (m,k)·(k,n): 2mkn FLOPs; both operands read once, the result written once."""
     operands = (m * k + k * n) * dtype_bytes(dtype)
     return Work(flops=2 * m * k * n, num_bytes=operands + m * n * output_bytes(dtype))
 
 
 def vector(op: str, num_elements: int, dtype: str) -> Work:
-    """An elementwise operation on ``num_elements``; see VECTOR_OPS for what is counted."""
+    """Return an elementwise operation on ``num_elements``; see VECTOR_OPS for what is counted."""
     if op not in VECTOR_OPS:
         raise UsageError(f"unknown vector operation {op!r}", "one of: " + ", ".join(VECTOR_OPS))
     flops, reads, writes = VECTOR_OPS[op]
@@ -79,7 +79,7 @@ def vector(op: str, num_elements: int, dtype: str) -> Work:
 
 
 def copy(direction: str, num_bytes: int) -> Work:
-    """One pass over arrays of ``num_bytes`` each; what crosses a link is counted once."""
+    """Return one pass over arrays of ``num_bytes`` each; what crosses a link is counted once."""
     if direction not in COPY_DIRECTIONS:
         raise UsageError(
             f"unknown copy direction {direction!r}", "one of: " + ", ".join(COPY_DIRECTIONS)
@@ -122,7 +122,7 @@ class Operator:
 def linear(
     name: str, rows: int, wide_in: int, wide_out: int, dtype: str, groups: int = 1
 ) -> Operator:
-    """(rows, wide_in)·(wide_in, wide_out): 2·rows·wide_in·wide_out, backward twice.
+    """Return (rows, wide_in)·(wide_in, wide_out): 2·rows·wide_in·wide_out, backward twice.
 
     ``groups``: weights, each of which multiplies its part of the rows, in one call.
     """
@@ -318,7 +318,7 @@ def norm(name: str, rows: int, wide: int, dtype: str) -> Operator:
 
 
 def embedding(name: str, rows: int, wide: int, dtype: str) -> Operator:
-    """Rows looked up; backward adds each row's gradient into the table's."""
+    """Return rows looked up; backward adds each row's gradient into the table's."""
     size = dtype_bytes(dtype)
     ids = 8 * rows
     return Operator(

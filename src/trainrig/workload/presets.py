@@ -92,7 +92,7 @@ def _mixture(
     experts: tuple[int, int],
     **more: Any,
 ) -> tuple[str, dict[str, Any]]:
-    """A Llama with ``experts`` (how many, how many for a token) in place of its nets."""
+    """Return a Llama with ``experts`` (how many, how many for a token) in place of its nets."""
     numbers = {"num_kv_heads": kv_heads, "vocab": vocab, "head_dim": 128, "max_positions": 32768}
     numbers |= {"num_experts": experts[0], "experts_per_token": experts[1], "expert_ffn": ffn}
     return _llama(layers, hidden, heads, ffn, **(numbers | more))
@@ -226,7 +226,7 @@ NAMED: dict[str, tuple[str, dict[str, Any]]] = {
 
 
 def custom(family: str, *, name: str | None = None, **numbers: Any) -> ModelShape:
-    """A shape by numbers: at least num_layers and hidden; the rest as the family has it.
+    """Return a shape by numbers: at least num_layers and hidden; the rest as the family has it.
 
     Where nothing is said: heads of 64, a feed-forward width of 4·hidden (llama: 8/3·hidden,
     rounded up to 256s), as many decoder layers as encoder layers (t5).
@@ -330,7 +330,7 @@ def hub_names() -> dict[str, str]:
 
 
 def table(kind: str) -> dict[str, Any]:
-    """A table of published_models.toml."""
+    """Return a table of published_models.toml."""
     content: dict[str, Any] = _file()[kind]
     return content
 

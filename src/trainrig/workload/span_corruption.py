@@ -26,17 +26,17 @@ class SpanSizes:
 
     @property
     def input_len(self) -> int:
-        """The text that is left, a sentinel a span, and the end token."""
+        """Return the text that is left, a sentinel a span, and the end token."""
         return self.num_tokens - self.num_noise + self.num_spans + 1
 
     @property
     def target_len(self) -> int:
-        """The replaced text, a sentinel a span, and the end token."""
+        """Return the replaced text, a sentinel a span, and the end token."""
         return self.num_noise + self.num_spans + 1
 
 
 def span_sizes(num_tokens: int, density: float = 0.15, mean: float = 3.0) -> SpanSizes:
-    """The sizes for samples of ``num_tokens``; between every two spans lies some text."""
+    """Return the sizes for samples of ``num_tokens``; between every two spans lies some text."""
     noise = min(max(1, round(num_tokens * density)), num_tokens - 1)
     spans = min(max(1, round(noise / mean)), num_tokens - noise)
     return SpanSizes(num_tokens=num_tokens, num_noise=noise, num_spans=spans)
@@ -44,7 +44,7 @@ def span_sizes(num_tokens: int, density: float = 0.15, mean: float = 3.0) -> Spa
 
 @cache
 def span_sizes_for(input_len: int, density: float = 0.15, mean: float = 3.0) -> SpanSizes:
-    """The longest samples whose corrupted inputs fit ``input_len``, at least 4."""
+    """Return the longest samples whose corrupted inputs fit ``input_len``, at least 4."""
     if input_len < 4:
         raise UsageError(f"an input of {input_len} tokens has no room for a span", "use 4 or more")
     sizes = span_sizes(2, density, mean)

@@ -34,7 +34,7 @@ class Weight:
         )
 
     def of_experts(self, ranks: int) -> Weight:
-        """The part of a tensor of all experts that one of ``ranks`` has."""
+        """Return the part of a tensor of all experts that one of ``ranks`` has."""
         return replace(self, dims=(self.dims[0] // ranks, *self.dims[1:]))
 
     def share(self, ranks: int, rank: int = 0, *, tp: int = 1, tp_rank: int = 0) -> int:
@@ -66,7 +66,7 @@ def _norm(name: str, shape: ModelShape) -> list[Weight]:
 
 
 def block_tensors(shape: ModelShape, *, decoder: bool = False) -> list[Weight]:
-    """One block's; ``decoder``: of one with cross-attention (t5)."""
+    """Return one block's; ``decoder``: of one with cross-attention (t5)."""
     branches = {"attention": "norm_1", "cross": "norm_cross", "ffn": "norm_2"}
     parts: dict[str, list[Weight]] = {name: [] for name in branches}
     joined = shape.family in ("gpt2", "gpt-neo")
@@ -138,7 +138,7 @@ def head_tensors(shape: ModelShape) -> list[Weight]:
 
 
 def model_tensors(shape: ModelShape) -> list[Weight]:
-    """All of a model, each with its whole name."""
+    """Return all of a model, each with its whole name."""
     stacks = (("blocks", shape.num_layers), ("decoder_blocks", shape.num_decoder_layers))
     encoder, decoder = (
         [

@@ -203,7 +203,7 @@ class Fit:
 
     @property
     def verdict(self) -> str:
-        """One of `verdict.VERDICTS`."""
+        """Return one of `verdict.VERDICTS`."""
         return verdict_of(
             self.memory.needed_interval, self.capacity, host=self.question.host_verdict
         )
@@ -295,7 +295,7 @@ class _Trial:
         return float(step.total) / int(layout.global_batch)
 
     def effects(self, layout: Layout) -> tuple[OptionEffect, ...]:
-        """Every option of a layout."""
+        """Return every option of a layout."""
         return tuple(self._effect(layout, *changed) for changed in self._options(layout))
 
     def _options(self, layout: Layout) -> Iterator[tuple[Change, Layout]]:
@@ -359,7 +359,7 @@ class _Trial:
         return () if best is None else tuple(self._effect(*changed) for changed in best)
 
     def _one_by_one(self, layout: Layout, goal: str) -> tuple[OptionEffect, ...]:
-        """The first option, then the first of what that leaves."""
+        """Return the first option, then the first of what that leaves."""
         effects: list[OptionEffect] = []
         while not _reaches(self._verdict(layout), goal) and len(effects) < _MOST_CHANGES:
             best = _ordered(self.effects(layout), goal)[:1]

@@ -39,7 +39,7 @@ class Stream:
     """B/s from there."""
 
     def time(self, num_bytes: Number) -> Real:
-        """Seconds of one kernel that moves ``num_bytes``."""
+        """Return seconds of one kernel that moves ``num_bytes``."""
         from_memory = num_bytes / self.bandwidth
         if self.cache <= 0.0 or self.cache_bandwidth <= self.bandwidth:
             return self.latency + from_memory
@@ -225,7 +225,7 @@ class Rates:
         return kernels * self.streams.time(num_bytes / larger(kernels, 1))
 
     def optimizer(self, num_bytes: Number, *, tensors: Number, style: str = "fused") -> Real:
-        """Seconds of one optimizer step over ``num_bytes`` of states, weights and gradients.
+        """Return seconds of one optimizer step over ``num_bytes`` of states, weights and gradients.
 
         ``fused``: one kernel for about a hundred tensors; ``multi``: foreach's handful of kernels
         over lists, which read and write what they hand on; ``loop``: a dozen kernels a tensor.
@@ -249,7 +249,7 @@ class Rates:
         return num_bytes / {"host": link, "disk": smaller(link, self.disk)}[to]
 
     def replace(self, **changes: Any) -> Rates:
-        """A copy with other fields."""
+        """Return a copy with other fields."""
         return dataclasses.replace(self, **changes)
 
     def _check(self, dtype: str) -> None:

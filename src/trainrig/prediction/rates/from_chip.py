@@ -101,14 +101,14 @@ class Class(NamedTuple):
 
 @cache
 def constants() -> Mapping[str, Any]:
-    """The whole file."""
+    """Return the whole file."""
     import tomllib
 
     return tomllib.loads(PATH.read_text(encoding="utf-8"))
 
 
 def _class(name: str) -> Class:
-    """A class, what it does not say taken from the one that it is like."""
+    """Return a class, what it does not say taken from the one that it is like."""
     own = dict(constants()["class"][name])
     like = own.pop("like", None)
     return _class(like)._replace(**own) if like else Class(**own)

@@ -58,14 +58,14 @@ def rates_of_records(records: Iterable[Record], chip: Chip | None = None, **plac
 
 
 def _cleanest(points: Iterable[Record]) -> list[Record]:
-    """The clean ones, or all where there are none."""
+    """Return the clean ones, or all where there are none."""
     points = list(points)
     clean = [r for r in points if r.disturbed is None]
     return clean or points
 
 
 def _of(points: Iterable[Record], role: Role, metric: str, **case: Any) -> list[Record]:
-    """Points of one kind on one device, the clean ones where there are any."""
+    """Return points of one kind on one device, the clean ones where there are any."""
     return _cleanest(
         r
         for r in points
@@ -89,7 +89,7 @@ def _flops(record: Record) -> float:
 
 
 def _noted(rates: Rates, name: str, points: list[Record], words: str = "") -> Rates:
-    """A rate with an operation's provenance and spread."""
+    """Return a rate with an operation's provenance and spread."""
     source, spread = (_MEASURED, _CLEAN)
     if any(point.disturbed for point in points):
         source, spread = _DISTURBED, _NOISY
@@ -99,7 +99,7 @@ def _noted(rates: Rates, name: str, points: list[Record], words: str = "") -> Ra
 
 
 def _with_products(rule: Rates, points: list[Record]) -> Rates:
-    """Each measured dtype's curve over the rule, and what a launch takes."""
+    """Return each measured dtype's curve over the rule, and what a launch takes."""
     products = {dtype: _products(points, dtype) for dtype in rule.matmuls.sustained}
     used = [r for some in products.values() for r in some]
     if not used:
@@ -116,7 +116,7 @@ def _with_products(rule: Rates, points: list[Record]) -> Rates:
 
 
 def _curve(rule: Rates, points: list[Record]) -> tuple[tuple[float, float], ...]:
-    """(log2 FLOPs, measured over expected rate), a median where several have one size."""
+    """Return (log2 FLOPs, measured over expected rate), a median where several have one size."""
     ratios: dict[float, list[float]] = {}
     for point in points:
         if not point.case.get("sustained"):
@@ -191,7 +191,7 @@ def _with_links(rates: Rates, points: list[Record]) -> Rates:
 
 
 def _with_collectives(rates: Rates, points: list[Record], *, peer_access: bool = True) -> Rates:
-    """An α–β line for each collective that was measured inside a node."""
+    """Return an α–β line for each collective that was measured inside a node."""
     exchanged = [
         r
         for r in points
@@ -273,7 +273,7 @@ def _without_chip(points: list[Record]) -> Rates:
 
 
 def _processor(device: str, sustained: Mapping[str, float], bandwidth: float) -> Rates:
-    """A processor's rule: one that computes all of a product, and one memory."""
+    """Return a processor's rule: one that computes all of a product, and one memory."""
     rule, spread = constants()["matmul"], constants()["spread"]
     memory = Link(name="one memory", bandwidth=bandwidth / 2, latency=1e-5, hop=1e-6, ramp=1e-5)
     return Rates(

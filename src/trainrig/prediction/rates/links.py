@@ -99,7 +99,7 @@ class Links:
     def collective(
         self, kind: str, num_bytes: Number, ranks: Number, per_node: Number, sharing: Number = 1
     ) -> Real:
-        """Seconds of one collective of ``ranks``, ``per_node`` of them in each node.
+        """Return seconds of one collective of ``ranks``, ``per_node`` of them in each node.
 
         ``sharing`` groups like this one use each node's fabric at the same time.
         """
@@ -149,7 +149,7 @@ class Links:
     def _near(
         self, kind: str, num_bytes: Number, wire: Number, local: Number, nodes: Number
     ) -> Real:
-        """Seconds that bytes move inside a node."""
+        """Return seconds that bytes move inside a node."""
         ring = wire / self.inside.rate(local)
         if kind != "all_reduce" or not self.inside.multicast:
             return ring
@@ -158,7 +158,7 @@ class Links:
         return choose(nodes > 1, ring, smaller(ring, switch))
 
     def send(self, num_bytes: Number, across_nodes: Number, sharing: Number = 1) -> Real:
-        """Seconds of one transfer from device to device, inside a node or between two."""
+        """Return seconds of one transfer from device to device, inside a node or between two."""
         near = self._measured("send", num_bytes, 2, 2, self._one_way(self.inside, num_bytes))
         far = self._one_way(self.between, num_bytes * sharing)
         return choose(across_nodes > 0, far, near)

@@ -51,7 +51,7 @@ class MatmulRates:
     def time(
         self, m: Number, n: Number, k: Number, batch: Number, dtype: str, output_bytes: float
     ) -> Real:
-        """Seconds of one call: ``batch`` products (m, k)·(k, n)."""
+        """Return seconds of one call: ``batch`` products (m, k)·(k, n)."""
         size = dtype_bytes(dtype)
         moved = batch * (size * (m * k + k * n) + output_bytes * m * n)
         rate = self.sustained[dtype]

@@ -104,7 +104,7 @@ class LayoutFamily:
 
 
 def families(ranked: Sequence[Candidate], top: int) -> tuple[LayoutFamily, ...]:
-    """The first ``top`` families among candidates that come fastest first."""
+    """Return the first ``top`` families among candidates that come fastest first."""
     members_by_key: dict[tuple[object, ...], list[Candidate]] = {}
     for candidate in ranked:
         layout = candidate.layout
@@ -239,7 +239,7 @@ def _simulated(
 
 
 def price(space: Space, layout: Layout, rates: Rates) -> Candidate:
-    """One layout by itself."""
+    """Return one layout by itself."""
     step = predict_step(space.shape, layout, rates)
     needed = float(memory(space.shape, layout).total)
     fits = needed <= rates.memory_bytes and bool(_fits_host(space, layout))
@@ -293,7 +293,7 @@ _PIECE, _FEWEST = 1 << 16, 1 << 18
 
 
 def _price(space: Space, group: Layout, rates: Rates) -> _Priced:
-    """One piece's."""
+    """Return one piece's."""
     needed = np.broadcast_to(memory(space.shape, group).total * 1.0, (len(group),))
     fits = (needed <= rates.memory_bytes) & _fits_host(space, group)
     if not fits.any():

@@ -87,7 +87,7 @@ class _Counts:
         return self.tokens / seq_len * least / (peak * gpus) / DAY
 
     def budget_of(self, gpus: int) -> Budget | None:
-        """The best layout on so many GPUs; None where none makes the batch or fits."""
+        """Return the best layout on so many GPUs; None where none makes the batch or fits."""
         if self.watch is not None:
             self.watch(gpus)
         there = self.cluster.on(gpus)
@@ -128,7 +128,7 @@ def gpus_needed(
 
 
 def _proposal(counts: _Counts, days: float, reached: float) -> str:
-    """A global batch with which it can be done, as a hint."""
+    """Return a global batch with which it can be done, as a hint."""
     if reached < math.inf:
         first = math.ceil(math.log2(max(2.0, reached / days)))
         for power in range(first, first + _DOUBLINGS):

@@ -66,7 +66,7 @@ class Space:
     """Micro-batches of a step; None: any."""
 
     def replace(self, **changes: Any) -> Space:
-        """A copy with some fields changed."""
+        """Return a copy with some fields changed."""
         return dataclasses.replace(self, **changes)
 
     def words_of(self, framework: str) -> dict[str, Any]:
@@ -89,7 +89,7 @@ class Space:
 
 
 def layouts(space: Space) -> tuple[Layout, ...]:
-    """All legal layouts, in groups that share their words; each group's sizes are arrays.
+    """Return all legal layouts, in groups that share their words; each group's sizes are arrays.
 
     Raises UsageError where there is none.
     """
@@ -121,7 +121,7 @@ def _expert_ranks(space: Space) -> list[int]:
 
 
 def _sizes(space: Space) -> Columns:
-    """A row for each combination of sizes; not all of them are legal."""
+    """Return a row for each combination of sizes; not all of them are legal."""
     gpus = int(space.base.mesh.gpus)
     grids = []
     for tp, pp, dp, share in _meshes(space):
@@ -191,14 +191,14 @@ def _shardings(dp: int, pp: int, space: Space) -> list[int]:
 
 
 def _engine_of_schedule(space: Space) -> str | None:
-    """The engine that a schedule implies, where one alone is asked for that few have."""
+    """Return the engine that a schedule implies, where one alone is asked for that few have."""
     if len(space.schedules) > 1 or space.schedules[0] in ONE_BACKWARD:
         return None
     return space.base.replace(pp=2, schedule=space.schedules[0]).usual_framework
 
 
 def _groups(space: Space, columns: Columns) -> Iterator[Layout]:
-    """The rows, by framework and scheme; those of each once for every pair of words."""
+    """Yield the rows, by framework and scheme; those of each once for every pair of words."""
     groups = 2 * _frameworks(space, columns) + (columns["zero"] >= 2)
     for group in np.unique(groups):
         rows = {name: column[groups == group] for name, column in columns.items()}
@@ -219,7 +219,7 @@ def _groups(space: Space, columns: Columns) -> Iterator[Layout]:
 
 
 def _by_schedule(space: Space, rows: Columns) -> Iterator[tuple[str, Columns]]:
-    """Rows by the schedules that they may have: without a pipeline 1F1B stands for all.
+    """Yield rows by the schedules that they may have: without a pipeline 1F1B stands for all.
 
     1F1B interleaves any number of stages and ZB-V two; the others' are simulated alone.
     """

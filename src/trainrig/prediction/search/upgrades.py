@@ -57,7 +57,7 @@ class Ranked:
     verdict: str = ""
     """``faster``, ``slower`` or ``no change``, where the gain is known; within NO_CHANGE none."""
     reason: str | None = None
-    """Why there is none."""
+    """Reason that there is none."""
 
 
 def upgrades_of_answer(prediction: Prediction, text: str) -> tuple[Ranked, ...]:

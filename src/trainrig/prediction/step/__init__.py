@@ -63,7 +63,7 @@ class StepTime:
 
     @property
     def total(self) -> Any:
-        """Seconds of the whole step."""
+        """Return seconds of the whole step."""
         return sum(getattr(self, name) for name in PARTS)
 
     def lasting(self, seconds: float) -> StepTime:
@@ -84,7 +84,7 @@ class StepTime:
         return self.interval_with(0.0, 0.0)
 
     def interval_with(self, faster: Any, slower: Any) -> tuple[Any, Any]:
-        """The interval where something else is unsure, too, by these half widths."""
+        """Return the interval where something else is unsure, too, by these half widths."""
         low, high = hypotenuse(self.faster, faster), hypotenuse(self.slower, slower)
         return self.total * math.e**-low, self.total * math.e**high
 
@@ -101,7 +101,7 @@ def predict_step(
     constants: Constants | None = None,
     head: float = 1.0,
 ) -> StepTime:
-    """Seconds of one step of each layout; ``head``: share of the tokens that have logits."""
+    """Return seconds of one step of each layout; ``head``: share of the tokens that have logits."""
     names, constants = [field.name for field in dataclasses.fields(StepTime)], constants or fitted()
     if layout.is_one:
         return compose(profile(shape, layout, rates, head), constants)
@@ -182,7 +182,7 @@ class _Data(NamedTuple):
 
 
 def compose(profile: Profile, c: Constants, named: dict[str, Array] | None = None) -> StepTime:
-    """Seconds of each part from the profile: what is hidden, what waits for what.
+    """Return seconds of each part from the profile: what is hidden, what waits for what.
 
     ``named`` is filled with the seconds of a block, of the ends and of what is done once.
     """
@@ -423,7 +423,7 @@ def _ends(p: Profile, loads: _Loads) -> Array:
 
 
 def _all_stages(p: Profile, device: _Loads, host: _Loads, weights: Array) -> Array:
-    """Seconds of a micro-batch through all stages, one after the other.
+    """Return seconds of a micro-batch through all stages, one after the other.
 
     Each direction takes the longer of its device's and its host's time, as on a single stage;
     ``weights``: device seconds of all stages' weights, once each.

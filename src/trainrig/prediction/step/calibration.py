@@ -73,7 +73,7 @@ BELIEVED = Constants()
 
 @cache
 def fitted() -> Constants:
-    """The constants of step.toml."""
+    """Return the constants of step.toml."""
     with PATH.open("rb") as file:
         return Constants(**tomllib.load(file)["step"])
 

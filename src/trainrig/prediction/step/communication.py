@@ -145,7 +145,7 @@ def _all_to_all(mesh: MeshSizes, rates: Rates) -> Array:
 def _dispatched(
     mesh: MeshSizes, rates: Rates, num_bytes: Array, near: Array, sharing: Array
 ) -> Array:
-    """Seconds of one way to the experts, or back: mean of the two.
+    """Return seconds of one way to the experts, or back: mean of the two.
 
     Where it is made to run beside computation, a token leaves for each other node once, whatever
     experts it has there, in fp8 if products are (on the way there alone), and is passed on inside.
@@ -198,7 +198,7 @@ _MERGED = 0.4
 
 
 def _tensor(mesh: MeshSizes, rates: Rates) -> dict[str, Array]:
-    """Two sums of activations over the group for each block and direction.
+    """Return two sums of activations over the group for each block and direction.
 
     With sequence parallel each is a scatter and a gather; backward gathers once more, and does that
     and its scatter beside products of weights' gradients.
@@ -370,7 +370,7 @@ def _data(mesh: MeshSizes, rates: Rates, head: float) -> dict[str, Array]:
 def _gathered(
     mesh: MeshSizes, rates: Rates, num: Array, experts: Array, where: Array, width: float
 ) -> Array:
-    """All-gather of weights of ``width`` bytes each, if any layout of ``where`` does one.
+    """Return all-gather of weights of ``width`` bytes each, if any layout of ``where`` does one.
 
     ``num`` of them over the ranks that share them, and those of ``experts`` over theirs.
     """
@@ -399,7 +399,7 @@ def _reduced(mesh: MeshSizes, rates: Rates, num: Array, experts: Array) -> Array
 
 
 def _over_shards(mesh: MeshSizes, rates: Rates, kind: str, num_bytes: Array) -> Array:
-    """A collective of the ranks that share weights or states."""
+    """Return a collective of the ranks that share weights or states."""
     near = smaller(mesh.data_near, mesh.shards)
     sharing = mesh.groups(near)
     if mesh.layout.traits.ranks.bucket:  # one ring leaves a node by one port of many
@@ -424,7 +424,7 @@ def _experts_reduced(mesh: MeshSizes, rates: Rates, num_bytes: Array) -> Array:
 
 
 def _over_experts(mesh: MeshSizes, rates: Rates, kind: str, num_bytes: Array) -> Array:
-    """A collective of the ranks that have the same experts."""
+    """Return a collective of the ranks that have the same experts."""
     if not mesh.shape.moe.num_experts:
         return 0.0
     near = mesh.expert_near

@@ -121,7 +121,7 @@ def _priced_again(shape: ModelShape, layout: Layout, rates: Rates) -> DeviceTime
 
 
 def _sum(times: Iterable[tuple[DeviceTime, float]]) -> DeviceTime:
-    """The sum of several, each times a share."""
+    """Return the sum of several, each times a share."""
     parts = [[share * seconds for seconds in time] for time, share in times]
     a, b, c, d = (sum(column) for column in zip(*parts, strict=True))
     return a, b, c, d

@@ -130,7 +130,7 @@ def _turns(mesh: MeshSizes, mine: Array) -> Array:
 def waited_for(
     o: Offload, micro_batches: Array, window: tuple[Array, Array], c: Constants
 ) -> Array:
-    """Seconds of a step that the device waits for the host.
+    """Return seconds of a step that the device waits for the host.
 
     ``window``: seconds of a micro-batch's forward and backward, as far as nothing else moves beside
     them.  A copy beside computation takes no more of the pass than `Constants.hidden`, and slows

@@ -320,7 +320,7 @@ def price_blocks(shape: ModelShape, layout: Layout, rates: Rates, head: float = 
 
 
 def _dealt(layout: Layout, computed: Computed) -> dict[str, Array]:
-    """Seconds of each layout, by the field of DeviceTimes."""
+    """Return seconds of each layout, by the field of DeviceTimes."""
     import numpy as np
 
     def dealt(seconds: Any) -> Array:  # what costs the same for all is one number

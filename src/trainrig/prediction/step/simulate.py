@@ -147,7 +147,7 @@ class _Wave:
 
 @lru_cache(maxsize=512)  # of a megabyte each, mostly
 def _waves(schedule: str, ranks: int, groups: int, batches: int) -> tuple[tuple[_Wave, ...], int]:
-    """The tasks in waves, and how many there are."""
+    """Return the tasks in waves, and how many there are."""
     needs = _needed_folded if schedule == "zbv" else _needed
     lists = orders(schedule, ranks, groups, batches)
     place: dict[tuple[int, int, int, int], int] = {}
@@ -178,7 +178,7 @@ def _waves(schedule: str, ranks: int, groups: int, batches: int) -> tuple[tuple[
 
 
 def _needed(rank: int, task: Task, ranks: int, groups: int) -> tuple[int, int, int, int] | None:
-    """The task that has what this one works on: on the stage before, or behind in a backward."""
+    """Return task that has what this one works on: on the stage before, or behind in a backward."""
     kind, group, batch = task
     if kind == WEIGHTS:
         return rank, BACKWARD, group, batch
@@ -211,7 +211,7 @@ def _needed_folded(
 
 
 def run_pipeline(stages: Stages, schedule: str, batches: int) -> Array:
-    """(layouts,): seconds until the slowest rank of each is done with its step."""
+    """Return (layouts,): seconds until the slowest rank of each is done with its step."""
     ranks = stages.forward.shape[1]
     few = min(batches, 4 * ranks)
     if few == batches:
@@ -251,7 +251,7 @@ def _ran(stages: Stages, schedule: str, batches: int) -> Array:
 def simulated(
     shape: ModelShape, layout: Layout, rates: Rates, head: float = 1.0
 ) -> tuple[Array, StepTime]:
-    """Seconds of one step of each layout, and the closed form's parts of the same.
+    """Return seconds of one step of each layout, and the closed form's parts of the same.
 
     ``head``: share of the tokens that have logits.  Without a pipeline there is nothing to
     simulate: the closed form's own seconds.
@@ -265,7 +265,7 @@ def simulated(
 def simulated_together(
     requested: Sequence[tuple[Layout, StepTime, Mapping[str, float]]],
 ) -> list[float]:
-    """Seconds of one step of each of some layouts, whatever their models and machines.
+    """Return seconds of one step of each of some layouts, whatever their models and machines.
 
     Each is one layout with what `stage_seconds` says of it.
     """

@@ -53,7 +53,7 @@ def heat_section(
 def heat_maps(
     view: RunView, everything: Sequence[Row], patterns: Iterable[Pattern] = ()
 ) -> list[tuple[bool, Group]]:
-    """The maps that the run's layers fill, and of each whether it is of the forward pass alone.
+    """Return maps that the run's layers fill, and of each whether it is of the forward pass alone.
 
     ``patterns`` tell which cells are launch-bound.
     """

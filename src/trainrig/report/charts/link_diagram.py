@@ -41,7 +41,7 @@ class LinkDiagram:
 def grouped_by(
     numbers: Iterable[int], paths: Iterable[tuple[int, int, str]], joins: Callable[[str], bool]
 ) -> list[list[int]]:
-    """Numbers that a chain of paths joins."""
+    """Return numbers that a chain of paths joins."""
     home = {number: number for number in numbers}
     for a, b, path in paths:
         if joins(path) and a in home and b in home:

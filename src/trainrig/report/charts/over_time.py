@@ -28,7 +28,7 @@ Line = list[tuple[float, float]]
 
 
 def over_time(series: Mapping[str, Sequence[Row]], names: Iterable[str] = ()) -> tuple[Figure, ...]:
-    """The charts that a run's series fill; ``names`` of the experiments label their lines."""
+    """Return charts that a run's series fill; ``names`` of the experiments label their lines."""
     known = {_plain(name): name for name in names}
     steps = {
         known.get(_plain(name), _plain(name)): _once(rows)

@@ -145,7 +145,7 @@ class _Scale:
 
 
 def draw(chart: Chart, width: float, height: float) -> str:
-    """The chart as an ``<svg>`` of ``width`` × ``height`` units, or nothing without points."""
+    """Return chart as an ``<svg>`` of ``width`` × ``height`` units, or nothing without points."""
     series = []
     for line_series in chart.series:
         points = tuple(

@@ -100,7 +100,7 @@ class _Printer:
         self._console.print(Padding(lines, (0, 0, 0, indent), expand=False) if indent else lines)
 
     def _broken(self, text: Text, width: int) -> Text:
-        """The text with line breaks where rich, which breaks at spaces alone, would cut it."""
+        """Return text with line breaks where rich, which breaks at spaces alone, would cut it."""
         from rich.text import Text
 
         if width_of(text.plain) <= width:
@@ -324,7 +324,7 @@ def _chunks(
 def _row_keys(
     columns: Sequence[doc.Column], texts: Sequence[Sequence[Text]], shown_columns: Sequence[int]
 ) -> list[int]:
-    """The first columns, as many as tell each row from the others; one where words do not."""
+    """Return first columns, as many as tell each row from the others; one where words do not."""
     words = list(itertools.takewhile(lambda n: columns[n].kind == "words", shown_columns))
     for num in range(1, len(words) + 1):
         if len({tuple(row[n].plain for n in words[:num]) for row in texts}) == len(texts):

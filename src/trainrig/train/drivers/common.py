@@ -114,7 +114,7 @@ def watch_matrix(block: Any, facts: Facts) -> Callable[[], None]:
 
 
 def _is_matrix(part: Any) -> bool:
-    """A weight that DeepSpeed shares has its own shape beside it, and is empty now."""
+    """Return a weight that DeepSpeed shares has its own shape beside it, and is empty now."""
     weight = getattr(part, "weight", None)
     return weight is not None and len(getattr(weight, "ds_shape", weight.shape)) == 2
 
@@ -194,12 +194,12 @@ def elements(tensors: Any) -> int:
 
 
 def kind(tensors: Any) -> str | None:
-    """The dtypes of tensors, in words."""
+    """Return the dtypes of tensors, in words."""
     return names(tensor.dtype for tensor in tensors)
 
 
 def names(dtypes: Any) -> str | None:
-    """``bfloat16, float32``; None of nothing."""
+    """Return ``bfloat16, float32``; None of nothing."""
     return ", ".join(sorted({str(dtype).removeprefix("torch.") for dtype in dtypes})) or None
 
 

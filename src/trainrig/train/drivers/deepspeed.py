@@ -106,7 +106,7 @@ class Zero:
         return model
 
     def step(self, number: int, rate: float) -> tuple[torch.Tensor, Any]:
-        """A step's micro-batches, then DeepSpeed's update."""
+        """Return a step's micro-batches, then DeepSpeed's update."""
         if self.task.is_probe or self._traffic is not None:
             return self._step(number, rate, look=False)
         self._traffic = Traffic(self._axes())
@@ -285,7 +285,7 @@ class Zero:
             self._facts["gradient_dtype"] = common.kind(gradients)
 
     def facts(self) -> common.Facts:
-        """The layout's facts."""
+        """Return the layout's facts."""
         model, optimizer = self._model, self.engine.optimizer
         weights = list(model.parameters())
         base = getattr(optimizer, "optimizer", optimizer)

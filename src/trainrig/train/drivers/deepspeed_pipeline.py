@@ -57,7 +57,7 @@ class _Whole:
     weights: Mapping[str, Tensor]
 
     def filled(self, part: Any, name: str) -> Any:
-        """``part`` with the weights that are called ``name`` and something."""
+        """Return ``part`` with the weights that are called ``name`` and something."""
         head = f"{name}."
         weights = {k.removeprefix(head): v for k, v in self.weights.items() if k.startswith(head)}
         part.load_state_dict(weights, strict=False)
@@ -91,7 +91,7 @@ class PipedPositions(nn.Module):
         self.table = whole.filled(embedding, name)
 
     def forward(self, x: Tensor) -> Tensor:
-        """The first T of them."""
+        """Return the first T of them."""
         return x + self.table(torch.arange(x.shape[1], device=x.device))
 
 
@@ -159,7 +159,7 @@ class PipedHead(nn.Module):
 
 
 def logits_by(tokens: Any, x: Tensor) -> Tensor:
-    """The head that is the embedding of tokens."""
+    """Return the head that is the embedding of tokens."""
     return F.linear(x, tokens.weight)
 
 
@@ -169,7 +169,7 @@ Loss = Callable[[Tensor, Tensor], Tensor]
 def pipelined(
     folder: Path, options: dict[str, Any], description: dict[str, Any], stages: int, loss: Loss
 ) -> Any:
-    """This rank's part of a model in ``stages``; ``loss`` is the last one's."""
+    """Return this rank's part of a model in ``stages``; ``loss`` is the last one's."""
     from deepspeed.pipe import PipelineModule
 
     layers = layers_of(folder, options, description)

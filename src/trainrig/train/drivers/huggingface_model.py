@@ -46,7 +46,7 @@ def model_for(folder: Path, options: dict[str, Any], hf: dict[str, Any]) -> Any:
 
 
 def _config_of(hf: dict[str, Any], dropout: float) -> Any:
-    """The model's configuration; without a class it is that of its ``model_type``."""
+    """Return the model's configuration; without a class it is that of its ``model_type``."""
     if hf["config_class"] is not None:
         return getattr(transformers, hf["config_class"])(**hf["config"])
     config = transformers.AutoConfig.for_model(**hf["config"])
@@ -57,7 +57,7 @@ def _config_of(hf: dict[str, Any], dropout: float) -> Any:
 
 
 def with_adapters(model: Any, options: dict[str, Any]) -> Any:
-    """The model frozen, with PEFT's LoRA beside each of its blocks' matrices; alpha is 2 · rank.
+    """Return model frozen, with PEFT's LoRA beside each of its blocks' matrices; alpha is 2 · rank.
 
     ``quantize``: the frozen weights are rounded to 4 or 8 bits by bitsandbytes first; unverified on
     hardware.
@@ -75,7 +75,7 @@ def with_adapters(model: Any, options: dict[str, Any]) -> Any:
 
 
 def _quantized(model: Any, options: dict[str, Any]) -> Any:
-    """A model of equal weights on this rank's GPU, the blocks' rounded by bitsandbytes.
+    """Return a model of equal weights on this rank's GPU, the blocks' rounded by bitsandbytes.
 
     By way of a folder: transformers rounds where it loads, and leaves a head as it is.
     """
@@ -101,7 +101,7 @@ def _quantized(model: Any, options: dict[str, Any]) -> Any:
 
 
 def rank_of_adapters(model: Any) -> int | None:
-    """The rank of the adapters that live modules have; None: there are none."""
+    """Return the rank of the adapters that live modules have; None: there are none."""
     ranks = {weight.shape[0] for name, weight in model.named_parameters() if ".lora_A." in name}
     return max(ranks, default=None)
 

@@ -97,7 +97,7 @@ class Timed(Trainer):
         return self._loader
 
     def create_scheduler(self, num_training_steps: int, optimizer: Any = None) -> Any:
-        """The learning rate of each step, as our engine has it."""
+        """Return the learning rate of each step, as our engine has it."""
         peak_rate, last = self.options["lr"], len(self.rates) - 1
         self.lr_scheduler = torch.optim.lr_scheduler.LambdaLR(
             self.optimizer if optimizer is None else optimizer,
@@ -203,7 +203,7 @@ class Timed(Trainer):
             wrapped.register_comm_hook(None, lambda _, bucket: self._reduce(bucket))
 
     def _reduce(self, bucket: Any) -> Any:
-        """All-reduce a bucket as DDP does by itself, and count it."""
+        """Return all-reduce a bucket as DDP does by itself, and count it."""
         self.reduced += 1
         self.events.set_position(operation="all_reduce")
         self.facts["reduce_dtype"] = common.kind([bucket.buffer()])
@@ -247,7 +247,7 @@ class Timed(Trainer):
         )
 
     def rows(self) -> list[dict[str, Any]]:
-        """A row a step: the loss as the mean over ranks, the parts in seconds."""
+        """Return a row a step: the loss as the mean over ranks, the parts in seconds."""
         steps = min(len(self.norms), self.options["steps"])
         losses = torch.stack(self.losses[:steps]).double()
         if dist.is_initialized():

@@ -225,7 +225,7 @@ class Core:
         return spec
 
     def _stage(self, number: int) -> Any:
-        """One of this rank's stages with its part of the first weights."""
+        """Return one of this rank's stages with its part of the first weights."""
         from megatron.core.models.gpt.gpt_model import GPTModel
 
         places, description = self.places, self.task.given
@@ -329,7 +329,7 @@ class Core:
     # ---- a step
 
     def step(self, number: int, rate: float) -> tuple[torch.Tensor, Any]:
-        """A step's micro-batches by Megatron's schedule, then its update."""
+        """Return a step's micro-batches by Megatron's schedule, then its update."""
         if self.task.is_probe or self._traffic is not None:
             return self._step(number, rate)
         self._traffic = Traffic(self._axes())
@@ -429,7 +429,7 @@ class Core:
         return [layer.register_forward_pre_hook(began), layer.register_forward_hook(ended)]
 
     def facts(self) -> common.Facts:
-        """The layout's facts."""
+        """Return the layout's facts."""
         weights = [weight for chunk in self.chunks for weight in chunk.parameters()]
         inner = getattr(self.optimizer, "chained_optimizers", [self.optimizer])[0]
         base = inner.optimizer
@@ -492,7 +492,7 @@ class Core:
 
 
 def _split_along(weight: torch.Tensor, whole: torch.Tensor) -> int | None:
-    """The dimension that ranks of tensor parallelism share; None: each has it whole."""
+    """Return the dimension that ranks of tensor parallelism share; None: each has it whole."""
     sizes = enumerate(zip(weight.shape, whole.shape, strict=True))
     return next((dim for dim, (here, there) in sizes if here != there), None)
 

@@ -47,7 +47,7 @@ class AddAndNorm(torch.nn.Module):
 def bert(
     config: Any, norms: Norms, core: Any, *, vocab: int, given: dict[str, Any], **place: Any
 ) -> Any:
-    """A stage of BERT.
+    """Return a stage of BERT.
 
     ``core``: attention in the place of Megatron's, or None.  ``place``: pre_process, post_process,
     vp_stage.

@@ -57,7 +57,7 @@ class Nothing:
         pass
 
     def record_event(self, *_: Any) -> Nothing:
-        """An event that has passed."""
+        """Return an event that has passed."""
         return self
 
     def _pass(self, *_: Any) -> None:

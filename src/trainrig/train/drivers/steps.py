@@ -209,7 +209,7 @@ def _number(norm: Any) -> float | None:
 
 
 def summed(loss: torch.Tensor) -> torch.Tensor:
-    """A step's loss of the parts that all ranks have of it."""
+    """Return a step's loss of the parts that all ranks have of it."""
     if common.SIZE > 1:
         dist.all_reduce(loss)
     return loss

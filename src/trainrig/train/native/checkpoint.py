@@ -139,7 +139,7 @@ class Saver:
         return bool(number or any_late or by_steps)
 
     def _largest_votes(self, votes: Tensor) -> Tensor:
-        """The most that any rank said in front of the step before; of one process, its own."""
+        """Return most that any rank said in front of the step before; of one process, its own."""
         if self._votes is None:
             return votes
         last = self._last_votes()
@@ -261,7 +261,7 @@ def _store_error(folder: Path, error: BaseException) -> TrainrigError:
 
 
 def _random_of(device: str, rank: int) -> dict[str, Tensor]:
-    """The states of a rank's random generators."""
+    """Return the states of a rank's random generators."""
     states = {f"random/{rank}": torch.get_rng_state()}
     if device.startswith("cuda"):
         states[f"random_cuda/{rank}"] = torch.cuda.get_rng_state(device)

@@ -48,7 +48,7 @@ class LossOf(nn.Module):
         self.model = model
 
     def forward(self, inputs: Tensor, labels: Tensor, **samples: Tensor) -> Tensor:
-        """The mean over the targets."""
+        """Return the mean over the targets."""
         return self.model.loss(inputs, labels, **samples)
 
 
@@ -61,7 +61,7 @@ class _InOrder(LossOf):
     is_order = False
 
     def forward(self, inputs: Tensor, labels: Tensor, **samples: Tensor) -> Tensor:
-        """The mean over the targets; or the order."""
+        """Return the mean over the targets; or the order."""
         if not self.is_order:
             return super().forward(inputs, labels, **samples)
         named = dict(self.model.named_parameters())
@@ -116,7 +116,7 @@ class Spread(Weights):
         return loss
 
     def weight_of(self, num_targets: int) -> float | Tensor:
-        """This rank's targets over all ranks': BERT hides a number that varies."""
+        """Return this rank's targets over all ranks': BERT hides a number that varies."""
         if self.even:
             return 1.0 / (self.world.dp * self.world.cp)
         # Filled on the device: NCCL sums nothing that lies on the host.
@@ -156,7 +156,7 @@ class Spread(Weights):
 
 
 def _sharded_over(grad: Any) -> tuple[str, ...]:
-    """The axes of the mesh of which each rank holds another part of a gradient."""
+    """Return the axes of the mesh of which each rank holds another part of a gradient."""
     if not hasattr(grad, "placements"):
         return ()
     names = grad.device_mesh.mesh_dim_names
@@ -204,7 +204,7 @@ class Replicated(Spread):
             weight.grad = None
 
     def loss(self, inputs: Tensor, labels: Tensor, *, last: bool, **samples: Tensor) -> Tensor:
-        """The mean loss of a micro-batch; only the last one's backward synchronises."""
+        """Return the mean loss of a micro-batch; only the last one's backward synchronises."""
         self.wrapped.require_backward_grad_sync = last
         return self.wrapped(inputs, labels, **samples)
 
@@ -268,7 +268,7 @@ class Sharded(Spread):
                 unit.set_custom_reduce_scatter(scatter)
 
     def loss(self, inputs: Tensor, labels: Tensor, *, last: bool, **samples: Tensor) -> Tensor:
-        """The mean loss of a micro-batch; under ZeRO 0 and 1 the last one's backward talks."""
+        """Return mean loss of a micro-batch; under ZeRO 0 and 1 the last one's backward talks."""
         if self._zero < 2:
             self.sync(last=last)
         return self.module.loss(inputs, labels, **samples)
@@ -349,5 +349,5 @@ class ManyDevices(Weights):
         self.wrapped = nn.DataParallel(LossOf(self.module), device_ids=devices)
 
     def loss(self, inputs: Tensor, labels: Tensor, *, last: bool, **samples: Tensor) -> Tensor:
-        """The mean of the devices' mean losses."""
+        """Return the mean of the devices' mean losses."""
         return self.wrapped(inputs, labels, **samples).mean()

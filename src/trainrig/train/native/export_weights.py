@@ -189,7 +189,7 @@ def _check_written(job: _Job, draft: Path, out: Path) -> None:
 def _tokenizer_of(
     saved: Saved | None, path: Path, shape: ModelShape
 ) -> tuple[TextTokenizer | None, tuple[str, ...]]:
-    """The tokenizer of a training's data, or of an exported folder; or why there is none."""
+    """Return the tokenizer of a training's data, or of an exported folder; or why there is none."""
     folder = Path(str(saved.experiment.get("data") or "")) if saved else path
     if not (folder / TOKENIZER).is_file():
         return None, (f"no tokenizer: {folder / TOKENIZER} is not there",)
@@ -326,7 +326,7 @@ class _LayerByLayer(dcp.DefaultSavePlanner):
         self._stacks = stacks
 
     def create_local_plan(self) -> SavePlan:
-        """The usual one, with the pieces in the place of each stack."""
+        """Return the usual one, with the pieces in the place of each stack."""
         plan = super().create_local_plan()
         self.plan = replace(plan, items=[part for item in plan.items for part in self._of(item)])
         return self.plan

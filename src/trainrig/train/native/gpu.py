@@ -74,7 +74,7 @@ def bind_to_node(device: str, devices: Path = Path("/sys/bus/pci/devices")) -> f
 
 
 def order_of(capability: tuple[int, int]) -> list[attention.SDPBackend]:
-    """The kernels of attention, the first that takes a call has it."""
+    """Return the kernels of attention, the first that takes a call has it."""
     kinds = attention.SDPBackend
     fused = [kinds.FLASH_ATTENTION, kinds.CUDNN_ATTENTION]
     if capability >= _HOPPER and _flash_3(capability) is None:

@@ -112,7 +112,7 @@ class _Rows(torch.autograd.Function):
 
 
 def total_norm(tensors: Sequence[Tensor]) -> Tensor:
-    """The 2-norm of plain tensors of a host together, in fp32."""
+    """Return the 2-norm of plain tensors of a host together, in fp32."""
     squares = [_norm(tensor).double().square() for tensor in tensors]
     return torch.stack(squares).sum().sqrt().float() if squares else torch.zeros(())
 
@@ -128,7 +128,7 @@ def install_norms() -> None:
 
 
 def _norm_or_torchs(name: str, *arguments: Any, **named: Any) -> Any:
-    """``torch.norm`` calls the second argument ``p``."""
+    """Return ``torch.norm`` calls the second argument ``p``."""
     if _is_plain(arguments, named) and _is_long(arguments[0]):
         return _norm(arguments[0])
     return _TORCHS[name](*arguments, **named)

@@ -130,7 +130,7 @@ class Look:
         }
 
     def _chunk_rows(self, device: str) -> int:
-        """Tokens whose logits are computed at once, by the columns that are here."""
+        """Return tokens whose logits are computed at once, by the columns that are here."""
         ways = [
             number
             for weight in self._weights()
@@ -185,7 +185,7 @@ def settings(device: str) -> Facts:
 
 
 def _blocks(module: Any) -> list[nn.Module]:
-    """A stage's blocks; a stage's are named by their numbers in the whole model."""
+    """Return a stage's blocks; a stage's are named by their numbers in the whole model."""
     blocks: list[nn.Module] = []
     for name in ("blocks", "decoder_blocks"):
         part = getattr(module, name, ())
@@ -300,7 +300,7 @@ def _placed(weight: Any) -> list[tuple[str, int, Any]]:
 
 
 def _place(weights: Sequence[Any]) -> dict[str, int]:
-    """This rank's coordinate on each axis of the mesh that most weights lie on."""
+    """Return this rank's coordinate on each axis of the mesh that most weights lie on."""
     meshes = [weight.device_mesh for weight in weights if isinstance(weight, DTensor)]
     mesh = max(meshes, key=lambda mesh: mesh.ndim, default=None)
     if mesh is None or mesh.get_coordinate() is None:
@@ -309,7 +309,7 @@ def _place(weights: Sequence[Any]) -> dict[str, int]:
 
 
 def _stage_facts(module: Any) -> Facts:
-    """A stage's part of the model; its blocks are named by their numbers in the whole."""
+    """Return a stage's part of the model; its blocks are named by their numbers in the whole."""
     names = [int(name) for name, _ in module.blocks.named_children()]
     return {
         "blocks": len(names),

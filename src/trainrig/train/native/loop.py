@@ -70,7 +70,7 @@ class Micro:
         return {} if self.samples is None else {"samples": self.samples}
 
     def to(self, device: str) -> Micro:
-        """The batch on ``device``; the copy runs beside the device's work."""
+        """Return the batch on ``device``; the copy runs beside the device's work."""
         return Micro(
             inputs=self.inputs.to(device, non_blocking=True),
             labels=self.labels.to(device, non_blocking=True),
@@ -88,7 +88,7 @@ def split(
     pinned: bool,
     first: int | None = None,
 ) -> tuple[Micro, ...]:
-    """``batch`` in equal micro-batches, of each sequence the ``tokens`` of this rank.
+    """Return ``batch`` in equal micro-batches, of each sequence the ``tokens`` of this rank.
 
     ``pinned``: in memory that a GPU copies from by itself.  ``first``: the number of the first
     sample in the training, where something is dropped.
@@ -112,7 +112,7 @@ def split(
 def _as_one_batch(
     micros: Sequence[Micro], weight: float | Tensor
 ) -> tuple[Tensor, Tensor, float | Tensor]:
-    """All micro-batches as one batch, and what a sum over its targets is multiplied by."""
+    """Return all micro-batches as one batch, and what a sum over its targets is multiplied by."""
     inputs, labels = (
         torch.cat([getattr(m, name) for m in micros]) for name in ("inputs", "labels")
     )
@@ -138,7 +138,7 @@ def _forwards_within(watch: Stopwatch[Any], stages: Sequence[torch.nn.Module]) -
 def make_optimizer(
     experiment: Experiment, groups: list[dict[str, Any]], *, recorded_on: str = ""
 ) -> torch.optim.Optimizer:
-    """The experiment's optimizer of ``groups``.  Raises UnavailableError where one is missing.
+    """Return experiment's optimizer of ``groups``.  Raises UnavailableError where one is missing.
 
     adamw is torch's, one kernel for each operation, adamw-fused one pass over weights, gradients
     and moments; adamw-8bit has its moments in 8 bits (torchao); sgd has none and is weight − rate ·
@@ -347,7 +347,7 @@ class Engine:
 
     @torch.no_grad()
     def heldout_loss(self) -> float:
-        """The mean loss over the first batches of the held-out part, in nats a target.
+        """Return the mean loss over the first batches of the held-out part, in nats a target.
 
         All ranks take it together, each of its own samples.
         """
@@ -406,7 +406,7 @@ class Engine:
 
     @property
     def loader(self) -> Loader[tuple[Micro, ...]]:
-        """Samples from the next step on, made ahead of time; started when first needed."""
+        """Return samples from the next step on, made ahead of time; started when first needed."""
         if self._loader is None:
             make, experiment = self._make, self.experiment
 
@@ -455,7 +455,7 @@ class Engine:
         return rate
 
     def _clip(self) -> Tensor:
-        """The norm of all gradients; they are shortened to ``clip`` where it is larger."""
+        """Return the norm of all gradients; they are shortened to ``clip`` where it is larger."""
         norm = self.weights.norm()
         norm = self.scaler.unscale([local(g) for g in self.weights.gradients()], norm)
         most = self.experiment.update.clip

@@ -30,7 +30,7 @@ from trainrig.workload.layout import Layout
 def parallelize(
     model: nn.Module, experiment: Experiment, shape: ModelShape, world: World, wire: Collectives
 ) -> data_parallel.Spread:
-    """The weights of one rank, of a ``model`` on meta that is changed in place."""
+    """Return the weights of one rank, of a ``model`` on meta that is changed in place."""
     layout, device = experiment.layout, world.device
     initial_weights = first_weights(experiment, shape)
     stages = pipeline.split(model, shape, layout, world.view("pp")) if layout.mesh.pp > 1 else []

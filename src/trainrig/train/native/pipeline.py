@@ -83,7 +83,7 @@ def split(
 
 
 def blocks_of_stages(num_layers: int, stages: int) -> list[range]:
-    """The blocks of each stage; where they cannot be equal, inner stages have one more.
+    """Return the blocks of each stage; where they cannot be equal, inner stages have one more.
 
     The first stage has the embedding besides, the last one the head, which costs more.
     """
@@ -96,7 +96,7 @@ def blocks_of_stages(num_layers: int, stages: int) -> list[range]:
 
 
 def stage_numbers(rank: int, ranks: int, layout: Layout) -> list[int]:
-    """The stages of a rank: dealt out in turn, or for ZBV there and back."""
+    """Return the stages of a rank: dealt out in turn, or for ZBV there and back."""
     if layout.pipeline.schedule == "zbv":
         return [rank, 2 * ranks - 1 - rank]
     return [rank + turn * ranks for turn in range(layout.pipeline.interleave)]
@@ -223,7 +223,7 @@ class Pipeline:
         return total
 
     def _rank_of(self, number: int) -> int:
-        """The rank that has a stage; one beyond either end is nobody's."""
+        """Return the rank that has a stage; one beyond either end is nobody's."""
         stage_ranks = (
             rank
             for rank in range(self._ranks)

@@ -74,7 +74,7 @@ class Weights:
                 tied_names.add(name)
 
     def owned(self) -> Iterator[tuple[str, Any]]:
-        """The masters by their names in the whole model, each once."""
+        """Return the masters by their names in the whole model, each once."""
         return ((name, master) for name, master in self.master.items() if not name.endswith(COPY))
 
     def copies(self) -> Iterator[tuple[str, Any]]:
@@ -88,7 +88,7 @@ class Weights:
         return 1.0
 
     def loss(self, inputs: Tensor, labels: Tensor, *, last: bool, **samples: Tensor) -> Tensor:
-        """The mean loss of a micro-batch; ``last``: it is the last one of its step.
+        """Return the mean loss of a micro-batch; ``last``: it is the last one of its step.
 
         ``samples``: their numbers in the training, where something is dropped.
         """
@@ -330,7 +330,7 @@ class LossScale:
 
 
 def total_norm(grads: Sequence[Tensor]) -> Tensor:
-    """The 2-norm of plain tensors together.
+    """Return the 2-norm of plain tensors together.
 
     On the host row by row (`host_sums`).
     """
@@ -340,7 +340,7 @@ def total_norm(grads: Sequence[Tensor]) -> Tensor:
 
 
 def local(tensor: Any) -> Tensor:
-    """The part of a tensor that this rank has, in place; of a plain one all."""
+    """Return the part of a tensor that this rank has, in place; of a plain one all."""
     return tensor.to_local() if hasattr(tensor, "to_local") else tensor
 
 

@@ -72,7 +72,7 @@ class _RankContext:
     events: Events
 
     def engine(self, experiment: Experiment) -> Engine:
-        """An engine of first weights."""
+        """Return an engine of first weights."""
         make = partial(Engine, shape=self.shape, device=self.device)
         if experiment.parallel == "dataparallel":  # one process reads for all devices
             devices = list(range(experiment.mesh.ranks))
@@ -151,7 +151,7 @@ def _device(experiment: Experiment) -> str:
 
 
 def _timed(experiment: Experiment, rank_state: _RankContext, job: Job, memory: Memory) -> bool:
-    """The experiment's steps, and what is known at their end; the first one is looked at.
+    """Return the experiment's steps, and what is known at their end; the first one is looked at.
 
     False where a signal ended them: they go on another time, from the checkpoint that was saved.
     """

@@ -120,7 +120,7 @@ def _ids(tokenizer: TextTokenizer, prompt: str) -> list[int]:
 
 @torch.no_grad()
 def _last_logits(model: torch.nn.Module, tokens: Tensor) -> Tensor:
-    """(1, T) → (V,): of the token behind the last."""
+    """Return (1, T) → (V,): of the token behind the last."""
     module: torch.nn.Module = model
     hidden = module.hidden(tokens)[0, -1]
     return F.linear(hidden, module.head_weight)

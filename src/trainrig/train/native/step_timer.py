@@ -49,7 +49,7 @@ class Stopwatch(Generic[M]):
         """Around each part, by its name: a profiler's label."""
 
     def begin(self) -> Marked[M]:
-        """A step starts; the one before, if it was not ended, ends with the same mark."""
+        """Return a step starts; the one before, if it was not ended, ends with the same mark."""
         now = self.mark()
         if self._open is not None:
             self._open.end = now

@@ -59,7 +59,7 @@ class WeightSource:
 
 
 def first_weights(experiment: Experiment, shape: ModelShape) -> Given | None:
-    """The weights that an experiment's ``init`` names; None where it names nothing."""
+    """Return the weights that an experiment's ``init`` names; None where it names nothing."""
     return weights_of(Path(experiment.init), shape) if experiment.init else None
 
 
@@ -177,7 +177,7 @@ def open_distributed(path: Path) -> Opened:
 
 
 def read_row(path: Path, name: str, row: int) -> Tensor:
-    """One place of the first dimension of a checkpoint's tensor: (N, …) → (…).
+    """Return one place of the first dimension of a checkpoint's tensor: (N, …) → (…).
 
     Read are the pieces that hold some of it, and no others.
     """
@@ -203,7 +203,7 @@ class _OneTensorPlanner:
         self._whole = whole
 
     def resolve_tensor(self, item: Any) -> Tensor:
-        """The place of a piece."""
+        """Return the place of a piece."""
         place = self._whole
         for dim, (start, length) in enumerate(zip(item.dest_offsets, item.lengths, strict=True)):
             place = place.narrow(dim, start, length)

@@ -95,12 +95,12 @@ class World:
         self.stage = rank // (inner * mesh_sizes.dp)
 
     def tokens(self, seq_len: int) -> slice:
-        """The part of each sequence that this rank reads."""
+        """Return the part of each sequence that this rank reads."""
         tokens_per_rank = seq_len // self.cp
         return slice(self._part * tokens_per_rank, (self._part + 1) * tokens_per_rank)
 
     def _mesh_of_axis(self, axis: str, size: int, inner: int) -> Any:
-        """A mesh of one axis that lies across the others', with a group of its own.
+        """Return a mesh of one axis that lies across the others', with a group of its own.
 
         Groups of equal ranks would be one, and nobody could say whose a collective is.
         """
@@ -136,12 +136,12 @@ class World:
         self.sizes |= dict(zip(names[1:], sizes[1:], strict=True))
 
     def view(self, *axes: str) -> Any:
-        """The mesh of some axes alone; with no such axis of several ranks, KeyError."""
+        """Return the mesh of some axes alone; with no such axis of several ranks, KeyError."""
         mesh = self._views[axes[0]]
         return mesh if mesh.mesh_dim_names == axes else mesh[axes if len(axes) > 1 else axes[0]]
 
     def group(self, axis: str) -> Any:
-        """The process group of an axis of several ranks."""
+        """Return the process group of an axis of several ranks."""
         return self._views[axis].get_group(axis)
 
     @property
@@ -151,7 +151,7 @@ class World:
 
     @property
     def axes(self) -> dict[str, str]:
-        """The axis of each process group, by the group's name."""
+        """Return the axis of each process group, by the group's name."""
         axis_by_group = {dist.group.WORLD.group_name: "world"}
         for axis, mesh in self._views.items():
             axis_by_group[mesh.get_group(axis).group_name] = axis

@@ -109,11 +109,11 @@ class Layout:
 
     @property
     def sizes(self) -> tuple[Whole, ...]:
-        """The values of SIZES, in their order."""
+        """Return the values of SIZES, in their order."""
         return _sizes_of(self)
 
     def most_routed(self, num_experts: int) -> Real:
-        """Tokens of the rank whose experts have most, of an equal share.
+        """Return tokens of the rank whose experts have most, of an equal share.
 
         Experts of a rank add up, and the largest of n such sums lies sqrt(2·ln n) deviations above
         their mean.
@@ -158,7 +158,7 @@ class Layout:
 
     @property
     def usual_framework(self) -> str:
-        """The framework that usually runs such a layout, where none is asked for."""
+        """Return the framework that usually runs such a layout, where none is asked for."""
         return usual_framework(self.spread)
 
     @property
@@ -175,7 +175,7 @@ class Layout:
 
     @property
     def overlaps(self) -> str:
-        """One of none, data and tensor; whether experts' are, too, `overlaps_experts` says.
+        """Return one of none, data and tensor; whether experts' are, too, `overlaps_experts` says.
 
         torch's wrappers overlap what is data parallel.  Megatron's options for it (overlapped
         gradient reduce and parameter gather, tensor parallel's user buffers) came with Transformer
@@ -189,7 +189,7 @@ class Layout:
         return "tensor" if has_recipes else "none"
 
     def launched_as(self, graphed: bool) -> str:
-        """One of CUDA_GRAPHS, without auto: of itself as NVIDIA's recipes of today launch.
+        """Return one of CUDA_GRAPHS, without auto: of itself as NVIDIA's recipes of today launch.
 
         On chips that those have graphs for (``graphed``, `Rates.graphed`) they are of layers with
         today's kernels of Transformer Engine; elsewhere each kernel is launched by itself.
@@ -224,12 +224,12 @@ class Layout:
 
     @property
     def part_of_sequence(self) -> int:
-        """Tokens of a sequence on one of the ranks that share it."""
+        """Return tokens of a sequence on one of the ranks that share it."""
         return self.batch.seq_len // self.mesh.cp
 
     @property
     def global_batch(self) -> Whole:
-        """Samples of a step."""
+        """Return samples of a step."""
         return self.batch.micro * self.batch.grad_accum * self.mesh.dp
 
     @property
@@ -260,7 +260,7 @@ class Layout:
         return self.replace(**{name: a[where] if a.ndim else a for name, a in arrays})
 
     def at(self, index: int) -> Layout:
-        """One of many, in plain whole numbers."""
+        """Return one of many, in plain whole numbers."""
         import numpy as np
 
         sizes = self.part(slice(index, index + 1)).sizes

@@ -137,7 +137,7 @@ class Mesh:
 
     @property
     def of_one(self) -> RankMesh:
-        """The arrangement of one layout's ranks, in plain whole numbers."""
+        """Return the arrangement of one layout's ranks, in plain whole numbers."""
         sizes = {name: int(getattr(self, name)) for name in ("tp", "pp", "cp", "ep", "dp")}
         return RankMesh(**sizes)
 
@@ -198,7 +198,7 @@ class StepBatch:
 
     @property
     def written(self) -> int:
-        """Tokens of a sequence that logits are computed for."""
+        """Return tokens of a sequence that logits are computed for."""
         return self.target_seq_len or self.seq_len
 
 

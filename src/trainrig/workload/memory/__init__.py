@@ -36,7 +36,7 @@ Parts = dict[str, Bytes]
 
 
 def memory_peaks(stage: Stage) -> Iterator[Parts]:
-    """Bytes by part, one moment of a step after another."""
+    """Yield bytes by part, one moment of a step after another."""
     shape, layout, states = stage.shape, stage.layout, stage.states
     # What a chunked loss holds until the step's end; that of the micro-batch before stays until
     # the loss's name means the new one.
@@ -171,17 +171,17 @@ class Memory:
 
     @property
     def allocated(self) -> Bytes:
-        """Bytes that the framework's allocator hands out at its peak."""
+        """Return bytes that the framework's allocator hands out at its peak."""
         return sum(getattr(self, name) for name in PARTS if name != "framework")
 
     @property
     def total(self) -> Bytes:
-        """Bytes that a card must have for a step to end."""
+        """Return bytes that a card must have for a step to end."""
         return self.allocated + self.framework
 
     @property
     def shown(self) -> Bytes:
-        """Bytes that the driver shows.
+        """Return bytes that the driver shows.
 
         With blocks that the allocator would give back if it had to.
         """
@@ -205,7 +205,7 @@ _CHUNK = 1 << 14
 
 
 def memory(shape: ModelShape, layout: Layout, *, head: float = 1.0) -> Memory:
-    """Bytes per GPU of the worst stage; arrays where the layout has arrays.
+    """Return bytes per GPU of the worst stage; arrays where the layout has arrays.
 
     ``head``: share of the tokens that logits are computed for (0 for a small head of fine-tuning).
     """
@@ -226,13 +226,13 @@ def memory(shape: ModelShape, layout: Layout, *, head: float = 1.0) -> Memory:
 
 @lru_cache(maxsize=256)
 def _of_one(shape: ModelShape, layout: Layout, head: float) -> Memory:
-    """One layout's, which is asked for more than once while it is chosen and shown."""
+    """Return one layout's, which is asked for more than once while it is chosen and shown."""
     numerics = stage_of(shape, layout, "last", head).numerics
     return _whole(_fullest(shape, layout, head), layout, numerics)
 
 
 def host_bytes(shape: ModelShape, layout: Layout) -> Bytes:
-    """Bytes of one node's memory that its ranks keep there: the stage that has most, on all.
+    """Return bytes of one node's memory that its ranks keep there: the stage that has most, on all.
 
     With the optimizer on the host its masters and moments lie there, what ZeRO 2 shards of the
     gradients, and FSDP's shards of weights (`pipeline_stage`); on disk the optimizer's states do
@@ -296,7 +296,7 @@ def _moments(stage: Stage) -> tuple[str, ...]:
 
 
 def _fullest(shape: ModelShape, layout: Layout, head: float) -> Parts:
-    """Bytes by part at the worst moment of the worst stage, for each layout."""
+    """Return bytes by part at the worst moment of the worst stage, for each layout."""
     worst: Parts = {}
     most: Bytes = -1
     for place in places(shape, layout):
@@ -317,7 +317,7 @@ def _fullest(shape: ModelShape, layout: Layout, head: float) -> Parts:
 
 
 def _whole(parts: Parts, layout: Layout, numerics: Numerics) -> Memory:
-    """Whole bytes: ints for one layout, arrays for many."""
+    """Return whole bytes: ints for one layout, arrays for many."""
     allocated, context = sum(parts.values()), overheads.context(layout)
     parts = parts | {
         "framework": context + overheads.unused(allocated, parts["logits"], layout, numerics),

@@ -104,7 +104,7 @@ _CONTEXT_ERROR = 0.3 * GIB
 
 
 def unused(allocated: Any, logits: Any, layout: Layout, numerics: Numerics) -> Any:
-    """Bytes of the allocator's blocks that cannot be had."""
+    """Return bytes of the allocator's blocks that cannot be had."""
     is_whole = not (numerics.loss.fused or layout.traits.models.splits_vocabulary)
     again = UNUSED_AGAIN * (is_whole and layout.memory.recompute == "full")
     return UNUSED * allocated + again * logits
@@ -113,7 +113,7 @@ def unused(allocated: Any, logits: Any, layout: Layout, numerics: Numerics) -> A
 def reserved(
     allocated: Any, activations: Any, logits: Any, layout: Layout, numerics: Numerics
 ) -> Any:
-    """Bytes that the framework's allocator has taken from the driver."""
+    """Return bytes that the framework's allocator has taken from the driver."""
     of_states = HELD["frozen" if numerics.adapters.frozen else "states"] * (
         allocated - activations - logits
     )
@@ -194,7 +194,7 @@ def loss_bytes(shape: ModelShape, layout: Layout, numerics: Numerics, rows: Any)
 
 
 def _loss_width(numerics: Numerics) -> float:
-    """Bytes for each logit where nothing is split or chunked: see the module's paragraph."""
+    """Return bytes for each logit where nothing is split or chunked: see the module's paragraph."""
     c = numerics.formats.compute
     if numerics.loss.chunked:
         chunk = 1 / _CHUNKS

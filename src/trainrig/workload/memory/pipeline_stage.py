@@ -103,7 +103,7 @@ class Stage:
         return self.layout.pipeline.stage_copies * num + self.end_parameters
 
     def copies(self, *, at_loss: bool) -> Bytes:
-        """Bytes of narrow copies of weights, which wait for their product's backward.
+        """Return bytes of narrow copies of weights, which wait for their product's backward.
 
         Of blocks that are computed again only those of one at a time: at the loss, the head's.
         """
@@ -134,7 +134,7 @@ class Stage:
 
     @cached_property
     def expert_parameters(self) -> Bytes:
-        """One rank's parameters of an average block's experts.
+        """Return one rank's parameters of an average block's experts.
 
         Which other ranks share than the rest.
         """
@@ -151,7 +151,7 @@ class Stage:
 
     @cached_property
     def num_trained(self) -> Bytes:
-        """All of them, or the adapters' (each split over tensor-parallel ranks)."""
+        """Return all of them, or the adapters' (each split over tensor-parallel ranks)."""
         layout, rank = self.layout, self.layout.lora.rank
         if not rank:
             return self.num_parameters
@@ -226,7 +226,7 @@ class Stage:
 
     @cached_property
     def weights(self) -> Bytes:
-        """Bytes of a rank's weights: FSDP's are sharded as soon as gradients are.
+        """Return bytes of a rank's weights: FSDP's are sharded as soon as gradients are.
 
         Gathered ones are buffers; offloaded ones of FSDP are on the host with their optimizer
         (torch's `CPUOffloadPolicy`), on one GPU as on many.
@@ -264,7 +264,7 @@ class Stage:
 
     @cached_property
     def masters(self) -> tuple[Bytes, Bytes]:
-        """Bytes of what the optimizer keeps on one rank: masters of weights, and moments."""
+        """Return bytes of what the optimizer keeps on one rank: masters of weights, and moments."""
         if self.layout.memory.offload != "none":
             return 0.0, 0.0
         return self.states.master * self.owned(1), self.states.moments * self.owned(1)
@@ -333,7 +333,7 @@ class Stage:
 
     @cached_property
     def _seqs(self) -> tuple[int, int]:
-        """Tokens read and tokens written of a sample."""
+        """Return tokens read and tokens written of a sample."""
         read = self.layout.part_of_sequence
         return read, self.layout.batch.written if self.shape.family == "t5" else read
 
@@ -351,7 +351,7 @@ class Stage:
         return choose(split, self.layout.mesh.tp, 1)
 
     def _bytes(self, items: list[SavedTensor], policy: str) -> Bytes:
-        """One micro-batch of one block on one rank."""
+        """Return one micro-batch of one block on one rank."""
         share = total(items, policy, split=True) / self.layout.mesh.tp
         unsplit = total(items, policy, split=False) / self._sequence_shares
         return (share + unsplit) * self.layout.batch.micro
@@ -418,7 +418,7 @@ class Stage:
 
     @cached_property
     def early(self) -> Bytes:
-        """Bytes that the embedding keeps, for all micro-batches under way."""
+        """Return bytes that the embedding keeps, for all micro-batches under way."""
         read, written = self._seqs
         size = overheads.embedding_bytes(self.shape, self.numerics, read)
         if self.shape.family == "t5":
@@ -437,7 +437,7 @@ class Stage:
 
     @cached_property
     def rows(self) -> Bytes:
-        """Tokens that logits are computed for."""
+        """Return tokens that logits are computed for."""
         return self.head * self._seqs[1] * self.layout.batch.micro
 
     @cached_property
@@ -460,18 +460,18 @@ class Stage:
         return self._whole[decoder] - self._saved[decoder] + passing if again else passing
 
     def in_first_block(self) -> Bytes:
-        """Bytes in the block that backward ends with, and what it saved."""
+        """Return bytes in the block that backward ends with, and what it saved."""
         return self._whole[0] + self._gradients[0]
 
     @cached_property
     def _gradients(self) -> tuple[Bytes, Bytes]:
-        """Bytes of gradients of a plain block, and of one with cross-attention."""
+        """Return bytes of gradients of a plain block, and of one with cross-attention."""
         read, written = self._seqs
         plain = self._gradients_of(read)
         return plain, plain if written == read else self._gradients_of(written)
 
     def _gradients_of(self, seq: int) -> Bytes:
-        """The residual's gradient, and inside the branch that needs most."""
+        """Return the residual's gradient, and inside the branch that needs most."""
         layout, shape = self.layout, self.shape
         outside = self.numerics.formats.residual * seq * shape.hidden / self._sequence_shares
         size = layout.batch.micro * (
@@ -502,7 +502,7 @@ class Stage:
         )
 
     def _inside(self, seq: int) -> float:
-        """Bytes of one sample: the activation's gradients, or those of the scores."""
+        """Return bytes of one sample: the activation's gradients, or those of the scores."""
         shape, c = self.shape, self.numerics.formats.compute
         inside = c * seq * shape.width_per_token * (2 if shape.ffn.gated else 1)
         scores = shape.attention.num_heads * seq * seq * (1 + shape.attention.memory_segments)
@@ -531,7 +531,7 @@ class Stage:
 
 
 def stage_of(shape: ModelShape, layout: Layout, place: str, head: float = 1.0) -> Stage:
-    """The pipeline stage of a layout at a ``place``, one of STAGES."""
+    """Return the pipeline stage of a layout at a ``place``, one of STAGES."""
     return (_known_stage if layout.is_one else _stage_of)(shape, layout, place, head)
 
 
@@ -556,7 +556,7 @@ STAGES = ("first", "inner", "last")
 
 
 def places(shape: ModelShape, layout: Layout) -> tuple[str, ...]:
-    """The stages that may need most: inner ones where the ends have fewer layers."""
+    """Return the stages that may need most: inner ones where the ends have fewer layers."""
     pp = layout.mesh.pp
     if not is_any(pp > 1):
         return ("last",)

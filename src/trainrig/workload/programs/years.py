@@ -31,7 +31,7 @@ class SoftwareYear:
 
     @property
     def month(self) -> str:
-        """The month that it stands for."""
+        """Return the month that it stands for."""
         return f"{self.year}-12"
 
     def has(self, trait: Since) -> bool:
