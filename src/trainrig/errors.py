@@ -241,7 +241,9 @@ def _fields_of(kind: Any) -> dict[str, Any]:
 
 
 def unknown(what: str, word: str, known: Iterable[str], more: str = "") -> UsageError:
-    """The error for a word that is none of ``known``: near ones, else all, or of many the closest.
+    """Return the error for a word that is none of ``known``.
+
+    Near ones, else all, or of many the closest.
 
     ``more`` is what else may be given, and ends the hint.
     """

@@ -509,7 +509,10 @@ def mean_step(times: Sequence[float]) -> MeanStep:
 
 
 def _autocorrelation(values: Sequence[float]) -> float:
-    """The correlation of neighbours, corrected for short rows; 0 where it is none or negative."""
+    """Return the correlation of neighbours, corrected for short rows.
+
+    0 where it is none or negative.
+    """
     mean, count = statistics.fmean(values), len(values)
     deviations = [value - mean for value in values]
     total = sum(deviation * deviation for deviation in deviations)

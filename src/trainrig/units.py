@@ -96,7 +96,10 @@ def parse_count(text: str, most: int) -> int:
 
 
 def parse_tokens(text: str) -> float:
-    """A number of tokens: ``140e9``, ``140B``, ``1.5T``, ``300M``.  Raises UsageError otherwise."""
+    """Return a number of tokens.
+
+    ``140e9``, ``140B``, ``1.5T``, ``300M``.  Raises UsageError otherwise.
+    """
     match = _TOKENS.fullmatch(text.strip())
     value = float(match[1]) * _TOKEN_UNITS[(match[2] or "").upper()] if match else 0.0
     if not 0.0 < value < 1e30:
@@ -135,7 +138,10 @@ def parse_quantity(text: str) -> tuple[float, str]:
 
 
 def format_time(seconds: float, digits: int = 3) -> str:
-    """``seconds`` as people read them: ``1.25 ms``, ``3 min 20 s``, ``4 h 5 min``, ``3 d 2 h``."""
+    """Return ``seconds`` as people read them.
+
+    ``1.25 ms``, ``3 min 20 s``, ``4 h 5 min``, ``3 d 2 h``.
+    """
     if 60.0 <= seconds < math.inf:
         if round(seconds) < 3600:
             minutes, seconds_left = divmod(round(seconds), 60)
@@ -150,7 +156,9 @@ def format_time(seconds: float, digits: int = 3) -> str:
 
 
 def si_scale(value: float, unit: str, digits: int = 3) -> tuple[float, str]:
-    """The divisor and the spelled unit that suit ``value``: ``(1e12, "TFLOPS")`` for 1.6e14 FLOP/s.
+    """Return the divisor and the spelled unit that suit ``value``.
+
+    ``(1e12, "TFLOPS")`` for 1.6e14 FLOP/s.
 
     An axis or a table column calls it once with its largest value, so that all
     of its numbers share one prefix.  Times are in s, ms, µs or ns.
@@ -170,7 +178,10 @@ def si_scale(value: float, unit: str, digits: int = 3) -> tuple[float, str]:
 
 
 def format_quantity(value: float, unit: str, digits: int = 3) -> str:
-    """``value`` with three digits and an SI prefix: ``161 TFLOPS``, ``1.01 TB/s``, ``2.52 GHz``."""
+    """Return ``value`` with three digits and an SI prefix.
+
+    ``161 TFLOPS``, ``1.01 TB/s``, ``2.52 GHz``.
+    """
     if unit == "s":
         return format_time(value, digits)
     if unit in ("", "1"):

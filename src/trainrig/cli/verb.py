@@ -201,7 +201,10 @@ verb = partial(click.command, cls=Verb)
 
 
 def option(*names: str, help: str, default_text: str = "", **settings: Any) -> Decorator:  # noqa: A002
-    """An option: its help ends in ``(default: …)`` where it has a default or a ``default_text``."""
+    """Return an option.
+
+    Its help ends in ``(default: …)`` where it has a default or a ``default_text``.
+    """
     value = settings.get("default")
     if not default_text and value is not None and not settings.get("is_flag"):
         default_text = str(value)
@@ -431,7 +434,10 @@ class Names:
     names: Callable[[], Iterable[str]]
 
     def complete(self, _: click.Context, __: click.Parameter, typed: str) -> list[CompletionItem]:
-        """Names that begin so, whatever their case; a space typed in quotes counts as a dash."""
+        """Return names that begin so, whatever their case.
+
+        A space typed in quotes counts as a dash.
+        """
         start = typed.lower().replace(" ", "-")
         return [CompletionItem(name) for name in self.names() if name.lower().startswith(start)]
 

@@ -113,7 +113,10 @@ class Model(nn.Module):
         labels: Tensor | None = None,
         **samples: Tensor,
     ) -> Tensor:
-        """(B, T) → logits (B, T, V); with ``labels`` (B, T) the sum of the loss over them."""
+        """Return (B, T) → logits (B, T, V).
+
+        With ``labels`` (B, T) the sum of the loss over them.
+        """
         hidden = self.hidden(x, mask, segments, **samples)
         if not self.last:
             return hidden

@@ -85,7 +85,7 @@ def _draw(
     std: float,
     threads: ThreadPoolExecutor,
 ) -> None:
-    """The rows and columns of the weight ``name`` that ``local`` holds."""
+    """Return the rows and columns of the weight ``name`` that ``local`` holds."""
     rows, *columns = (_held(weight, dim) for dim in range(weight.ndim))
     per_chunk = max(1, CHUNK // math.prod(weight.shape[1:]))
 

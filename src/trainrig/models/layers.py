@@ -152,7 +152,10 @@ def causal_mask(num_tokens: int, device: torch.device, window: int = 0) -> Tenso
 
 
 def split_heads(x: Tensor, head_dim: int) -> Tensor:
-    """(B, T, H·D) → (B, H, T, D).  H is whatever is there: a tensor-parallel share has fewer."""
+    """Return (B, T, H·D) → (B, H, T, D).
+
+    H is whatever is there: a tensor-parallel share has fewer.
+    """
     return x.view(*x.shape[:2], -1, head_dim).transpose(1, 2)
 
 
@@ -302,7 +305,10 @@ class NextTokenModel(nn.Module):
         return self.norm(x) if self.last else x
 
     def forward(self, x: Tensor, labels: Tensor | None = None, **samples: Tensor) -> Tensor:
-        """(B, T) → logits (B, T, V); with ``labels`` (B, T) the sum of the loss over them."""
+        """Return (B, T) → logits (B, T, V).
+
+        With ``labels`` (B, T) the sum of the loss over them.
+        """
         hidden = self.hidden(x, **samples)
         if not self.last:
             return hidden

@@ -110,7 +110,10 @@ def cross_entropy(
 
 
 def _own_rows(hidden: Tensor, weight: Any, bias: Any) -> Any:
-    """The group, its first row here, rows of the largest share; this rank's own three tensors."""
+    """Return the group, its first row here, rows of the largest share.
+
+    This rank's own three tensors.
+    """
     from torch.distributed.tensor import DTensor, Partial, Replicate
 
     mesh, whole = weight.device_mesh, [Replicate()]

@@ -149,7 +149,7 @@ def _whole(between: Placement) -> ParallelStyle:
 
 
 def _share(dim: int) -> ParallelStyle:
-    """This rank's share of what a module returns for all tokens, which lie along ``dim``."""
+    """Return this rank's share of what a module returns for all tokens, which lie along ``dim``."""
     return PrepareModuleOutput(output_layouts=Replicate(), desired_output_layouts=Shard(dim))
 
 

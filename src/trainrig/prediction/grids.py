@@ -158,7 +158,10 @@ def layer_seconds(case: Case, rates: Rates, kernels: str) -> float:
 def _predicted(
     spec: Benchmark, case: Case, seconds: float, rates: Rates, spread: str, ideal: float
 ) -> Record:
-    """A record; ``ideal``: share of the time that products or bytes take at their full rate."""
+    """Return a record.
+
+    ``ideal``: share of the time that products or bytes take at their full rate.
+    """
     metric = spec.metrics(case)[0]
     value = metric.of(seconds)
     assert spec.role is not None

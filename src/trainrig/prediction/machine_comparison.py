@@ -98,7 +98,9 @@ def compare_machines(
 
 
 def parse_prices(texts: Sequence[str], names: Sequence[str]) -> dict[str, float]:
-    """``RTX 4090=1600``, or numbers in the machines' order: one in each text, or some in one.
+    """Return ``RTX 4090=1600``, or numbers in the machines' order.
+
+    One in each text, or some in one.
 
     Raises UsageError for what is no price, of an unknown machine, or one too many.
     """

@@ -224,7 +224,10 @@ def predict(question: Question) -> Prediction:
 
 
 def _step(shape: ModelShape, layout: Layout, rates: Rates) -> StepTime:
-    """A step's parts: of a pipeline as its simulation takes, by which a plan ranks layouts too."""
+    """Return a step's parts.
+
+    Of a pipeline as its simulation takes, by which a plan ranks layouts too.
+    """
     if layout.mesh.pp == 1 or layout.pipeline.schedule == "dualpipe":
         return predict_step(shape, layout, rates)
     from trainrig.prediction.step.simulate import simulated  # numpy: a step alone needs none

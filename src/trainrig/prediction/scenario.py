@@ -100,7 +100,10 @@ class Question:
 
     @property
     def host_verdict(self) -> str:
-        """One of `verdict.VERDICTS`: whether a node's memory is enough for what is offloaded."""
+        """Return one of `verdict.VERDICTS`.
+
+        Whether a node's memory is enough for what is offloaded.
+        """
         return host_verdict(self.shape, self.layout, self.cluster.host_memory)
 
 
@@ -499,7 +502,10 @@ def _layout(fields: Options, cluster: Cluster) -> Layout:
 
 
 def _fastest(cluster: Cluster) -> str:
-    """The precision that products are fastest in: as claimed, or as measured where no chip is."""
+    """Return the precision that products are fastest in.
+
+    As claimed, or as measured where no chip is.
+    """
     if cluster.chip is not None:
         return arithmetic_of(Accelerator(chip=cluster.chip)).fastest
     from trainrig.benchmarks.spec import Role, role_of  # a chip needs none of it

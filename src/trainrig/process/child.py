@@ -59,7 +59,9 @@ _M_TRIM_THRESHOLD, _M_TOP_PAD, _M_MMAP_MAX = -1, -2, -4
 
 
 def run_rank(train: Callable[[Path, Events], None]) -> NoReturn:
-    """``train(folder, events)`` for the folder on the command line; then the process ends at once.
+    """Return ``train(folder, events)`` for the folder on the command line.
+
+    Then the process ends at once.
 
     Emits ``start``, then ``done``, or ``failed`` with a reason and a kind.
     """

@@ -86,7 +86,10 @@ def event_line(event: str, **content: Any) -> bytes:
 
 
 def parse_event(line: bytes) -> dict[str, Any] | None:
-    """The event in a line, with None for NaN and infinity; None for a line that holds no event."""
+    """Return the event in a line, with None for NaN and infinity.
+
+    None for a line that holds no event.
+    """
     try:
         content = json.loads(line, parse_constant=lambda _: None)
     except (ValueError, RecursionError):

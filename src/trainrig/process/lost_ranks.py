@@ -189,7 +189,10 @@ def _position(fields: Mapping[str, Any] | None) -> Position | None:
 
 
 def final_rows(rows: Sequence[Event]) -> tuple[Event, ...]:
-    """The rows that count: a step that was trained again stands once, as it was the last time."""
+    """Return the rows that count.
+
+    A step that was trained again stands once, as it was the last time.
+    """
     counted: list[Event] = []
     for row in rows:
         while counted and counted[-1]["step"] >= row["step"]:

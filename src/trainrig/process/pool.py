@@ -186,7 +186,10 @@ def _answer(
 
 
 def _packed(error: Exception) -> memoryview:
-    """An exception as its parent can raise it, where it was raised as a note; else its words."""
+    """Return an exception as its parent can raise it, where it was raised as a note.
+
+    Else its words.
+    """
     error.add_note("".join(traceback.format_exception(error)))
     try:
         packed = ForkingPickler.dumps(error)

@@ -117,7 +117,10 @@ class Child:
         self.wait(DEATH_TIMEOUT)
 
     def see_out(self, timeout: float | None = None) -> int | None:
-        """The exit code, None after ``timeout``; nothing of it is left then, whatever ends this."""
+        """Return the exit code, None after ``timeout``.
+
+        Nothing of it is left then, whatever ends this.
+        """
         try:
             return self.wait(timeout)
         finally:

@@ -215,7 +215,9 @@ def all_jobs() -> list[DetachedJob]:
 
 
 def find_job(name: str | None) -> DetachedJob:
-    """The job with an id or a part of one; the newest that runs, else the newest, without a name.
+    """Return the job with an id or a part of one.
+
+    The newest that runs, else the newest, without a name.
 
     Raises UsageError: none, or several fit.
     """

@@ -65,7 +65,7 @@ def _config_home() -> Path:
 
 
 def check_name(name: str) -> str:
-    """A name that may be a folder's and a unit's.  Raises UsageError."""
+    """Return a name that may be a folder's and a unit's.  Raises UsageError."""
     if not _NAME.fullmatch(name):
         raise UsageError(f"{name!r} is no name for a set-up", "letters, digits, dashes and dots")
     return name
@@ -169,7 +169,10 @@ def _setup_files() -> list[Path]:
 
 
 def _read_setup(path: Path) -> dict[str, object] | None:
-    """A set-up as it was written, with all that others read of it; None where it is damaged."""
+    """Return a set-up as it was written, with all that others read of it.
+
+    None where it is damaged.
+    """
     try:
         data = read_plain(path, MOST_SETTINGS)
         found = json.loads(data) if data is not None else None
@@ -192,7 +195,10 @@ def _read_setup(path: Path) -> dict[str, object] | None:
 
 
 def _setup_named(name: str) -> dict[str, object]:
-    """The set-up of a name.  Raises UsageError for an unknown one, DataError for a damaged one."""
+    """Return the set-up of a name.
+
+    Raises UsageError for an unknown one, DataError for a damaged one.
+    """
     setups = {str(each["name"]): each for each in all_setups()}
     if name in setups:
         return setups[name]

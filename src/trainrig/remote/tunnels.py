@@ -32,7 +32,10 @@ _MOST_PORT = 65_535
 
 
 def port_pair(text: str) -> tuple[int, int]:
-    """``8888`` or ``LOCAL:REMOTE``.  Raises UsageError, also for one that names an address."""
+    """Return ``8888`` or ``LOCAL:REMOTE``.
+
+    Raises UsageError, also for one that names an address.
+    """
     parts = text.split(":")
     if len(parts) > 2 or not all(part.isdecimal() and len(part) < 6 for part in parts):
         hint = "PORT or LOCAL:REMOTE; both ends are on loopback"
@@ -77,7 +80,10 @@ shared (ControlMaster): a forward ends with the process that made it."""
 def forward(
     name: str, host: str, ports: str, *, reverse: bool = False, config: Path | None = None
 ) -> Setup:
-    """A port of a host on this machine's loopback; ``reverse``: one of ours on the host's."""
+    """Return a port of a host on this machine's loopback.
+
+    ``reverse``: one of ours on the host's.
+    """
     local, remote = port_pair(ports)
     settings = ssh_settings(host, config)
     jump = settings.get("proxyjump", "none")

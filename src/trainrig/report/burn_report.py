@@ -33,7 +33,10 @@ Shown = tuple[BurnDevice, BurnPoint]
 
 
 def burn_blocks(view: RunView) -> tuple[doc.Block, ...]:
-    """The table of devices and modes, the sensors, and rates over time; nothing for other runs."""
+    """Return the table of devices and modes, the sensors, and rates over time.
+
+    Nothing for other runs.
+    """
     devices = burn_devices(view)
     if not devices or not is_burn(view):
         return ()

@@ -34,7 +34,10 @@ MAX_ROWS = 400
 
 
 def files_text(view: RunView) -> str:
-    """``all_reduce.txt (nccl-tests 2.13), diag.json (dcgm 4.2)``; empty for runs of our own."""
+    """Return ``all_reduce.txt (nccl-tests 2.13), diag.json (dcgm 4.2)``.
+
+    Empty for runs of our own.
+    """
     listed = view.config.get("imported")
     if not is_imported(view.config) or not isinstance(listed, list | tuple):
         return ""
@@ -46,7 +49,10 @@ def files_text(view: RunView) -> str:
 
 
 def imported_blocks(view: RunView) -> Iterator[doc.Block]:
-    """The tables of an imported run: every number, pairs of GPUs, and the paths between them."""
+    """Return the tables of an imported run.
+
+    Every number, pairs of GPUs, and the paths between them.
+    """
     if not is_imported(view.config):
         return
     groups = read_groups(view)
@@ -241,7 +247,10 @@ _PEER = {False: "P2P off", True: "P2P on"}
 
 
 def _pair_table(pairs: Sequence[ReadNumber]) -> doc.Table:
-    """A line a pair; the last one is what others published, whichever pair of theirs it was."""
+    """Return a line a pair.
+
+    The last one is what others published, whichever pair of theirs it was.
+    """
     rows: dict[object, _Cells] = {}
     heads: dict[str, tuple[int, bool, str]] = {}
     others = _Cells("published (n)")

@@ -188,7 +188,10 @@ def _map(
 
 
 def _exchanges(records: Iterable[Record]) -> Iterator[doc.Table]:
-    """A line for each operation and size, as nccl-tests prints them; of pairs there are maps."""
+    """Return a line for each operation and size, as nccl-tests prints them.
+
+    Of pairs there are maps.
+    """
     points = [
         record
         for record in records

@@ -155,7 +155,10 @@ def _gib(size: float) -> str:
 def prediction_document(
     prediction: Prediction, tokens: float | None = None, upgrades: Sequence[Ranked] = ()
 ) -> Document:
-    """One layout: its time by part, its memory by part, what follows, where the rates come from."""
+    """Return one layout.
+
+    Its time by part, its memory by part, what follows, where the rates come from.
+    """
     place = place_text(prediction.layout, prediction.rates.device)
     title = f"{prediction.question.shape.name} on {place}"
     unused = set() if prediction.layout.mesh.gpus > 1 else {"collective"}

@@ -173,7 +173,10 @@ def _head_block(view: RunView, summary: RunSummary) -> doc.Block:
 
 
 def _badge(view: RunView, summary: RunSummary) -> doc.Badge:
-    """The answer, then the verdict; figures that others published have none, whatever is stored."""
+    """Return the answer, then the verdict.
+
+    Figures that others published have none, whatever is stored.
+    """
     answer = doc.AnswerLine(
         word=str(summary.answer.word),
         comparison=summary.answer.comparison,
@@ -296,7 +299,10 @@ def _over_time(view: RunView) -> Iterator[doc.Block]:
 
 
 def _waterfalls(view: RunView, waterfalls: Sequence[Waterfall]) -> Iterator[doc.Block]:
-    """The waterfall of what training computes in, at full width; the others stand behind a line."""
+    """Return the waterfall of what training computes in, at full width.
+
+    The others stand behind a line.
+    """
     if not waterfalls:
         return
     usable = [waterfall for waterfall in waterfalls if _has_value(waterfall)]

@@ -66,7 +66,10 @@ _EXPERIMENT: doc.Shown[TrainingResult] = words("experiment", lambda one: one.nam
 
 
 def training_blocks(view: RunView) -> tuple[doc.Block, ...]:
-    """The experiments of a run, what differs first; none where it has none, or they are damaged."""
+    """Return the experiments of a run, what differs first.
+
+    None where it has none, or they are damaged.
+    """
     results = readable_results(view)
     if not results:
         return ()

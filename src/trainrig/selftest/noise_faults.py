@@ -99,7 +99,10 @@ def _heat(places: random.Random, towards: float) -> Seen:
 
 
 def _waited(most: float, _: random.Random, towards: float, others: float | None = None) -> Seen:
-    """A thread of a measurement on the host; ``others``: on a GPU that others use so much."""
+    """Return a thread of a measurement on the host.
+
+    ``others``: on a GPU that others use so much.
+    """
     seen = _HOST if others is None else _gpu(others)
     return seen, OwnThreads(main_ran=1.0, worst_wait=most * (1.0 + towards * TENTH))
 

@@ -226,7 +226,10 @@ _ROWS = tuple(
 
 
 def _profiled(forward: float, waits: float) -> tuple[dict[str, Any], ...]:
-    """A rank's steps under the profiler: what it did itself, and how long it waited for others."""
+    """Return a rank's steps under the profiler.
+
+    What it did itself, and how long it waited for others.
+    """
     seconds_by_phase = {"forward": forward, "backward": 0.24}
     step = {
         "step_s": sum(seconds_by_phase.values()) + waits,
@@ -289,7 +292,7 @@ def _too_large() -> Trained:
 
 @contextmanager
 def _run_view(trained: Callable[[], Trained], folder: Path, variant: Any) -> Iterator[RunView]:
-    """A run as its records and series have it."""
+    """Return a run as its records and series have it."""
     training = _two() if variant is HEALTHY else trained()
     went_on = 2 if trained is _too_large and variant is not HEALTHY else None
     trainings = [(training, went_on), *([(_two(), None)] if went_on else [])]

@@ -108,7 +108,7 @@ def _check_lines(path: Path, files: Mapping[str, bytes]) -> None:
 
 
 def open_bundle(path: Path) -> tuple[str, dict[str, bytes]]:
-    """The run's name, and its files by their names within the run.
+    """Return the run's name, and its files by their names within the run.
 
     Raises DataError if a byte was changed, the bundle is newer, it holds anything
     but plain files of one run, or more than can be read.

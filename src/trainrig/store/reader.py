@@ -57,7 +57,7 @@ def read_what_is_left(path: Path) -> RunView:
 
 
 def _files_of(path: Path) -> tuple[str, Path, dict[str, bytes]]:
-    """A run's name, where it lies, and its files by their names."""
+    """Return a run's name, where it lies, and its files by their names."""
     with reading(path, "check its permissions"):
         path = place_of(path)
         if path.is_dir():

@@ -360,7 +360,10 @@ _TITLE = "# What was trained, every default filled in; trainrig train FILE train
 
 
 def file_of(experiments: Sequence[Experiment], texts: Mapping[str, str]) -> str:
-    """The file of these experiments; ``texts``: which text a folder of data holds, by its hash."""
+    """Return the file of these experiments.
+
+    ``texts``: which text a folder of data holds, by its hash.
+    """
     tables = [keys_of(experiment) for experiment in experiments]
     shared = {
         key: value

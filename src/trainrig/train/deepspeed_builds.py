@@ -87,7 +87,10 @@ def _folders(python: str) -> list[Path]:
 
 
 def _age_of_stale(lock: Path) -> float | None:
-    """Seconds since a lock was made that no process here has open; None: there is no such lock."""
+    """Return seconds since a lock was made that no process here has open.
+
+    None: there is no such lock.
+    """
     try:
         age = time.time() - lock.stat().st_mtime
     except OSError:

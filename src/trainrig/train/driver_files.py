@@ -72,7 +72,10 @@ def _hugging_face_model(experiment: Experiment, shape: ModelShape) -> dict[str, 
 
 
 def _automatic_model(experiment: Experiment, config: Mapping[str, Any]) -> dict[str, Any]:
-    """A model of transformers' automatic classes: its type and the keys of its config.json."""
+    """Return a model of transformers' automatic classes.
+
+    Its type and the keys of its config.json.
+    """
     return {
         "config_class": None,
         "model_class": "AutoModelForCausalLM",

@@ -141,7 +141,9 @@ class Result:
 
     @property
     def profiled(self) -> dict[str, float] | None:
-        """Seconds of a profiled step by part: each rank's of median length, the mean of the ranks.
+        """Return seconds of a profiled step by part.
+
+        Each rank's of median length, the mean of the ranks.
 
         All ranks have the same step, and so the means add up to it.  None: not of every rank.
         """

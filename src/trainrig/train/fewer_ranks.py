@@ -14,7 +14,7 @@ from trainrig.train.config import Experiment, check
 
 
 def on_ranks(experiment: Experiment, ranks: int) -> Experiment:
-    """The experiment on fewer ranks than it was made for: on other ranks, the same training.
+    """Return the experiment on fewer ranks than it was made for: on other ranks, the same training.
 
     Each data-parallel rank trains on the samples of several, in more micro-batches; tensor,
     pipeline and context parallelism stay.  Raises UsageError where the layout does not allow it.

@@ -90,7 +90,9 @@ def accelerate_files(experiment: Experiment) -> dict[str, str]:
 
 
 def accelerate_config(experiment: Experiment) -> dict[str, Any]:
-    """The configuration that accelerate's questionnaire would write: DDP, or FSDP2 from ZeRO 2 on.
+    """Return the configuration that accelerate's questionnaire would write.
+
+    DDP, or FSDP2 from ZeRO 2 on.
 
     Numbers of the training itself (batch, accumulation, rates) are the program's arguments.
     """

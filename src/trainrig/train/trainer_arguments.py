@@ -81,7 +81,7 @@ _INSTALLED_AS = {"optimi": "torch-optimi"}
 
 
 def parsed(text: str) -> dict[str, Value]:
-    """Names and values of ``name=value,name=value``.  Raises UsageError."""
+    """Return names and values of ``name=value,name=value``.  Raises UsageError."""
     values: dict[str, Value] = {}
     for part in (word.strip() for word in text.split(",") if word.strip()):
         name, sign, value = (word.strip() for word in part.partition("="))

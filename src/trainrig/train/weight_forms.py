@@ -84,7 +84,10 @@ def megatron_folder(path: Path) -> Path:
 
 
 def deepspeed_folder(path: Path) -> Path:
-    """The folder with zero/ in it: the one that latest_universal names, if there is that file."""
+    """Return the folder with zero/ in it.
+
+    The one that latest_universal names, if there is that file.
+    """
     folder = path
     if (path / _LATEST_UNIVERSAL).is_file():
         folder = path / (path / _LATEST_UNIVERSAL).read_text().strip()

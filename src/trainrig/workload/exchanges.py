@@ -231,7 +231,9 @@ def _of_experts(tally: _Tally, layout: Layout, experts: Sequence[Weight], dtype:
 
 
 def _buckets(shape: ModelShape, width: int) -> Iterator[int]:
-    """Numbers in each of DDP's buckets: it is full where its gradients, ``width`` bytes each, are.
+    """Return numbers in each of DDP's buckets.
+
+    It is full where its gradients, ``width`` bytes each, are.
 
     torch's own sizes (torch.nn.parallel.DistributedDataParallel, bucket_cap_mb).
     """

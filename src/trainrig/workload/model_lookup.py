@@ -61,7 +61,10 @@ def _is_name(text: str) -> bool:
 
 
 def _read_as(text: str) -> str | None:
-    """The known name that a text with words around it, or the beginning of a name, means; None."""
+    """Return the known name that a text with words around it, or the beginning of a name, means.
+
+    None.
+    """
     if not _is_name(text) or len(text) > _LONGEST:
         return None
     short = text.strip().rpartition("/")[2]
@@ -76,7 +79,10 @@ def _read_as(text: str) -> str | None:
 
 
 def _only_beginning(text: str) -> str | None:
-    """The one name that begins so, no number of it cut: ``qwen2.5-7`` is no qwen2.5-72B; None."""
+    """Return the one name that begins so, no number of it cut.
+
+    ``qwen2.5-7`` is no qwen2.5-72B; None.
+    """
     start = _pointed(text)
     names = {
         name
@@ -97,7 +103,7 @@ def _stand_ins() -> dict[str, tuple[str, str]]:
 
 
 def _exact(text: str) -> ModelShape:
-    """The shape of a whole name, a path or numbers.  Raises UsageError."""
+    """Return the shape of a whole name, a path or numbers.  Raises UsageError."""
     family, colon, numbers = text.partition(":")
     if colon and family in FAMILIES:
         return custom(family, name=text, **_numbers(numbers))
@@ -174,7 +180,7 @@ def _is_of_size(shape: ModelShape, text: str) -> bool:
 
 
 def _other_name(text: str) -> str | None:
-    """The name of a model that is spelled otherwise: ``Qwen/Qwen2.5-7B-Instruct``."""
+    """Return the name of a model that is spelled otherwise: ``Qwen/Qwen2.5-7B-Instruct``."""
     short = re.split("[ _-]", text.strip().rpartition("/")[2].lower())
     words = [word for word in short if word not in _BESIDE]
     unversioned = [word for word in words if not _VERSION.fullmatch(word)]

@@ -59,7 +59,10 @@ def dtype_bytes(dtype: str) -> int:
 
 
 def output_bytes(dtype: str) -> int:
-    """Bytes of one element of a matmul's result: int8 accumulates in int32, fp8 yields bf16."""
+    """Return bytes of one element of a matmul's result.
+
+    Int8 accumulates in int32, fp8 yields bf16.
+    """
     return {"int8": 4, "fp8": 2}.get(dtype, dtype_bytes(dtype))
 
 
@@ -241,7 +244,9 @@ def _product(
 def elementwise(
     name: str, kind: str, elements: int, dtype: str, *, reads: int, extra: int = 0
 ) -> Operator:
-    """One result from ``reads`` arrays of as many elements; ``extra`` elements are read besides.
+    """Return one result from ``reads`` arrays of as many elements.
+
+    ``extra`` elements are read besides.
 
     Backward reads the result's gradient and the inputs, and writes each input's gradient.
     """

@@ -260,7 +260,7 @@ def custom(family: str, *, name: str | None = None, **numbers: Any) -> ModelShap
 
 
 def named(name: str) -> ModelShape:
-    """A model by its name, in any capitals; UsageError with the nearest names otherwise."""
+    """Return a model by its name, in any capitals; UsageError with the nearest names otherwise."""
     if (shape := known(name)) is not None:
         return shape
     names = {spelled.lower(): spelled for spelled in (*NAMED, *published())}
@@ -284,7 +284,7 @@ _MOST_SHOWN = 60
 
 @lru_cache(maxsize=1024)
 def known(name: str) -> ModelShape | None:
-    """A model by its name, in any capitals; None if there is none."""
+    """Return a model by its name, in any capitals; None if there is none."""
     wanted = name.lower()
     if (shape := _listed(NAMED, wanted)) is None and wanted in _text().lower():
         return _listed(published(), wanted)  # to parse its file takes longer

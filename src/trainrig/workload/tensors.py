@@ -28,7 +28,10 @@ class Weight:
     cut: Cut = None
 
     def on(self, tp: int, rank: int = 0) -> tuple[int, ...]:
-        """Its size on one of ``tp`` tensor-parallel ranks; on the first one it is the largest."""
+        """Return its size on one of ``tp`` tensor-parallel ranks.
+
+        On the first one it is the largest.
+        """
         return tuple(
             rows_of(n, tp, rank) if axis == self.cut else n for axis, n in enumerate(self.dims)
         )

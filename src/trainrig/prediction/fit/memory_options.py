@@ -68,7 +68,9 @@ Change = dict[str, Any]
 def memory_options(
     shape: ModelShape, layout: Layout, *, can_flash: bool = True
 ) -> Iterator[tuple[Change, Layout]]:
-    """Every legal change and the layout after it; ``can_flash``: the chip has a flash attention.
+    """Return every legal change and the layout after it.
+
+    ``can_flash``: the chip has a flash attention.
 
     Where the layout's framework does not run another split, the one that usually does takes over.
     """
@@ -248,7 +250,9 @@ def _ordered(effects: Iterable[OptionEffect], goal: str) -> tuple[OptionEffect, 
 
 
 def largest_batch_size(shape: ModelShape, layout: Layout, capacity: float) -> int:
-    """Samples at once that fit with what the allocator keeps (`Memory.shown`); 1 if less does.
+    """Return samples at once that fit with what the allocator keeps (`Memory.shown`).
+
+    1 if less does.
 
     A step that leaves the allocator no such room ends, but asks the driver for blocks and gives
     them back again and again (`num_alloc_retries` of torch.cuda.memory_stats).  Of 56 batches that
@@ -333,7 +337,10 @@ class _Trial:
         return next(filter(None, (self._until(layout, goal) for goal in goals)), ())
 
     def _until(self, layout: Layout, goal: str) -> tuple[OptionEffect, ...]:
-        """One option, or the fastest two; else one by one until ``goal``, if that is faster."""
+        """Return one option, or the fastest two.
+
+        Else one by one until ``goal``, if that is faster.
+        """
         effects = self._one_by_one(layout, goal)
         if len(effects) == 1:
             return effects

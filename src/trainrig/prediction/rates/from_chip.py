@@ -115,7 +115,7 @@ def _class(name: str) -> Class:
 
 
 def class_of(chip: Chip) -> str:
-    """The name of a chip's class; ``other`` where none fits."""
+    """Return the name of a chip's class; ``other`` where none fits."""
     if (chip.product.architecture or "").startswith("CDNA"):
         return "cdna2" if chip.product.architecture == "CDNA 2.0" else "cdna"
     if chip.name in _WIDE_TPUS:
@@ -509,7 +509,9 @@ def _lanes(chip: Chip) -> int | None:
 
 
 def _is_consumer(chip: Chip) -> bool:
-    """A card for desktops: drivers let those read each other over a bridge alone, not over PCIe.
+    """Return a card for desktops.
+
+    Drivers let those read each other over a bridge alone, not over PCIe.
 
     Told by what vendors halve on such cards: products that are summed in fp32.
     """

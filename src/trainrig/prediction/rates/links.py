@@ -126,7 +126,7 @@ class Links:
     def _modelled(
         self, kind: str, num_bytes: Number, ranks: Number, per_node: Number, sharing: Number
     ) -> Real:
-        """Seconds of a collective by what is known of the links."""
+        """Return seconds of a collective by what is known of the links."""
         local = larger(smaller(per_node, ranks), 1)
         nodes = larger(ranks / local, 1)
         wire = FACTORS[kind] * num_bytes * (ranks - 1) / larger(ranks, 1)

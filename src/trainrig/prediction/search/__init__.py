@@ -264,7 +264,9 @@ _Priced = tuple["NDArray[np.float64]", "NDArray[np.bool_]", "NDArray[np.float64]
 
 
 def _priced(space: Space, groups: tuple[Layout, ...], rates: Rates) -> list[_Priced]:
-    """Each group's, in pieces; by as many processes as there are processors, of _FEWEST layouts on.
+    """Return each group's, in pieces.
+
+    By as many processes as there are processors, of _FEWEST layouts on.
 
     Fewer are priced here: to start processes takes about as long as to price so many.
     """

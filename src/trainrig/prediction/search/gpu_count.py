@@ -168,7 +168,7 @@ def _gpus_needed(counts: _Counts, days: float) -> Budget:
 
 
 def _first_in_time(counts: _Counts, days: float) -> tuple[Budget | None, int, int]:
-    """The first count in time, else the quickest; the last too slow; how many were tried.
+    """Return the first count in time, else the quickest; the last too slow; how many were tried.
 
     None where no count makes the batch or fits.
     """

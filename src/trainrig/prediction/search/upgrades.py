@@ -103,7 +103,9 @@ def upgrades_of_search(
 def rank(
     cluster: Cluster, text: str, rate_of: Callable[[Cluster], float], before: float | None
 ) -> tuple[Ranked, ...]:
-    """The upgrades of ``text``, the most worthwhile first; last, with reasons, what cannot be had.
+    """Return the upgrades of ``text``, the most worthwhile first.
+
+    Last, with reasons, what cannot be had.
 
     ``rate_of`` predicts tokens/s at a cluster, and raises TrainrigError where nothing can run;
     ``before`` is the rate without any, None where nothing can.
@@ -138,7 +140,10 @@ def verdict_of(gain: float) -> str:
 
 
 def parse(text: str) -> list[tuple[str, Change]]:
-    """The upgrades in ``nvlink, ib-400, +1gpu``.  UsageError names one that is not understood."""
+    """Return the upgrades in ``nvlink, ib-400, +1gpu``.
+
+    UsageError names one that is not understood.
+    """
     words = [word.strip() for word in text.split(",")]
     if not all(words):
         raise UsageError(f"an upgrade is missing in {text!r}", "one of: " + ", ".join(_KNOWN))

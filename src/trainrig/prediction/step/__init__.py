@@ -259,7 +259,7 @@ def _of_blocks(
 
 
 def _loads(p: Profile, c: Constants) -> tuple[_Loads, _Loads]:
-    """Seconds of a block's passes and of both ends: the device's and the host's."""
+    """Return seconds of a block's passes and of both ends: the device's and the host's."""
     loaded = (
         p.compute.forward,
         p.compute.backward,
@@ -272,7 +272,9 @@ def _loads(p: Profile, c: Constants) -> tuple[_Loads, _Loads]:
 
 
 def _busiest(p: Profile, device: _Loads, host: _Loads, c: Constants) -> tuple[_Stage, _Loads]:
-    """A micro-batch on the busiest stage; and the host's seconds with those of added gradients.
+    """Return a micro-batch on the busiest stage.
+
+    And the host's seconds with those of added gradients.
 
     Either pass takes the longer of its device's and its host's time: what the host takes longer is
     a gap.

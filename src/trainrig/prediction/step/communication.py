@@ -113,7 +113,7 @@ class MeshSizes:
 
 
 def exchanges(mesh: MeshSizes, rates: Rates, head: float) -> dict[str, Array]:
-    """Seconds of all exchanges by name of `Profile`'s fields; ``head`` as in `profile`."""
+    """Return seconds of all exchanges by name of `Profile`'s fields; ``head`` as in `profile`."""
     seconds = _tensor(mesh, rates) | _pipeline(mesh, rates) | _data(mesh, rates, head)
     return seconds | {"all_to_all": _all_to_all(mesh, rates)}
 
@@ -269,7 +269,10 @@ def _context(mesh: MeshSizes, rates: Rates) -> tuple[Array, Array]:
 
 
 def _pipeline(mesh: MeshSizes, rates: Rates) -> dict[str, Array]:
-    """One boundary's activations; Megatron sends each rank's share and gathers inside the node."""
+    """Return one boundary's activations.
+
+    Megatron sends each rank's share and gathers inside the node.
+    """
     layout, shape = mesh.layout, mesh.shape
     if not is_any(mesh.pp > 1):
         return {"send": 0.0}

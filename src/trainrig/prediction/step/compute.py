@@ -356,7 +356,9 @@ FullCudaGraphWrapper holds all passes, OptimizerCudaGraphWrapper the rest)."""
 
 
 def _scaled(products: Iterable[Product]) -> list[tuple[Any, int]]:
-    """(bytes, kernels) of casts to fp8 before each product: both operands are scaled, and written.
+    """Return (bytes, kernels) of casts to fp8 before each product.
+
+    Both operands are scaled, and written.
 
     Adapters stay in their own type.
     """
@@ -364,7 +366,9 @@ def _scaled(products: Iterable[Product]) -> list[tuple[Any, int]]:
 
 
 def _narrowed(parts: list[Operator], backward: bool) -> list[tuple[Any, int]]:
-    """(bytes, kernels) of casts to fp8: each input once, and in backward each result's gradient.
+    """Return (bytes, kernels) of casts to fp8.
+
+    Each input once, and in backward each result's gradient.
 
     Read in 16 bit, written row by row and column by column, as the two products want it that read
     it (Transformer Engine's quantizers).  Queries, keys and values have one input, gates and ups
@@ -455,7 +459,9 @@ def _experts(parts: list[Operator]) -> Any:
 
 
 def _sliced(parts: list[Operator], layout: Layout, backward: bool) -> list[tuple[Any, Any]]:
-    """(bytes, kernels) of gradients where experts are slices: each is as large as all of them.
+    """Return (bytes, kernels) of gradients where experts are slices.
+
+    Each is as large as all of them.
 
     It is filled with zeros and added to those of the others: written, two read, written.
     """

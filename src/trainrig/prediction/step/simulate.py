@@ -290,7 +290,9 @@ def simulated_together(
 def _through(
     total: Array, seconds: Mapping[str, Array], forms: tuple[Array, Array, Array], schedule: str
 ) -> Array:
-    """(layouts,): seconds through the stages; the closed form's ``total`` where there are none.
+    """Return (layouts,).
+
+    Seconds through the stages; the closed form's ``total`` where there are none.
 
     ``forms``: stages, groups of layers on each and micro-batches.
     """
@@ -318,7 +320,7 @@ def _stages(
     halves: bool,
     folded: bool,
 ) -> Stages:
-    """Seconds of each rank and group from those of a block and of the ends.
+    """Return seconds of each rank and group from those of a block and of the ends.
 
     ``halves``: gradients of blocks' weights are computed apart, in the time that they take there;
     ``folded``: the last stage is on the first rank.

@@ -35,7 +35,10 @@ _ONE_RATE = frozenset(["fp16", "bf16"])
 def heat_section(
     view: RunView, everything: Sequence[Row], patterns: Iterable[Pattern]
 ) -> Iterator[Block]:
-    """All maps of a run, if it has any; those of the forward pass by itself are folded away."""
+    """Return all maps of a run, if it has any.
+
+    Those of the forward pass by itself are folded away.
+    """
     maps = heat_maps(view, everything, patterns)
     if not maps:
         return

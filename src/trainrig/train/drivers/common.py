@@ -204,7 +204,10 @@ def names(dtypes: Any) -> str | None:
 
 
 def memory_before(device: str) -> int:
-    """Bytes that the process holds before there is a model; what is measured starts there."""
+    """Return bytes that the process holds before there is a model.
+
+    What is measured starts there.
+    """
     if device.startswith("cuda"):
         torch.cuda.reset_peak_memory_stats(device)
         return int(torch.cuda.memory_allocated(device))

@@ -164,7 +164,10 @@ class Zero:
         return self._share_of_loss(logits, labels) * (self._accum * self.data_ranks)
 
     def _by_schedule(self, micros: list[Any], *, look: bool) -> tuple[torch.Tensor, Any]:
-        """A step by DeepSpeed's schedule; what lies between its instructions is backward's."""
+        """Return a step by DeepSpeed's schedule.
+
+        What lies between its instructions is backward's.
+        """
         self._looks = look
         with self.task.watch.part("backward"):
             pairs = iter([(micro["input_ids"], micro["labels"]) for micro in micros])

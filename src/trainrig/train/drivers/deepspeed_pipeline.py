@@ -182,7 +182,10 @@ def pipelined(
 
 
 def layers_of(folder: Path, options: dict[str, Any], description: dict[str, Any]) -> list[Any]:
-    """A model as DeepSpeed's specs of layers, from token numbers to logits; nothing is made yet."""
+    """Return a model as DeepSpeed's specs of layers, from token numbers to logits.
+
+    Nothing is made yet.
+    """
     from deepspeed.pipe import LayerSpec, TiedLayerSpec
 
     names = _MODELS[description["model_class"]]

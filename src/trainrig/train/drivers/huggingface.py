@@ -120,7 +120,10 @@ def _timed(folder: Path, events: Events, request: dict[str, Any], hf: dict[str, 
 def trainer_for(
     folder: Path, options: dict[str, Any], hf: dict[str, Any], *, plain: bool, more: int = 0
 ) -> Timed:
-    """A Trainer with a new model of the first weights; ``more``: steps behind those asked for."""
+    """Return a Trainer with a new model of the first weights.
+
+    ``more``: steps behind those asked for.
+    """
     model = model_for(folder, options, hf)
     if options["lora_rank"]:
         model = with_adapters(model, options)

@@ -65,7 +65,9 @@ class DrivenEngine(Protocol):
     """Factor by which backward's first rounding enlarges gradients (`common.narrowing`)."""
 
     def step(self, number: int, rate: float) -> tuple[torch.Tensor, Any]:
-        """One step, its parts marked on ``task.watch``; this rank's part of the loss, and the norm.
+        """Return one step, its parts marked on ``task.watch``.
+
+        This rank's part of the loss, and the norm.
 
         The parts add up to the mean over all targets of the step.
         """

@@ -87,7 +87,10 @@ class Recorder:
         return {"steps": steps, "missing": "", **trace_entry}
 
     def _trace(self) -> Any:
-        """The trace that Kineto exports: it alone has streams and which operation launched what."""
+        """Return the trace that Kineto exports.
+
+        It alone has streams and which operation launched what.
+        """
         with tempfile.TemporaryDirectory(prefix="trainrig-") as folder:
             path = os.path.join(folder, "trace.json")
             self._profile.export_chrome_trace(path)

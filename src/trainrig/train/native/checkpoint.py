@@ -251,7 +251,10 @@ def _on_all_ranks(group: Any, folder: Path, act: Callable[[], Any]) -> list[Any]
 
 
 def _store_error(folder: Path, error: BaseException) -> TrainrigError:
-    """A failed write in one line; torch words a full disk as a RuntimeError of its own writer."""
+    """Return a failed write in one line.
+
+    Torch words a full disk as a RuntimeError of its own writer.
+    """
     if isinstance(error, TrainrigError):
         return error
     reason = getattr(error, "strerror", None) or first_line(error)

@@ -51,7 +51,10 @@ def _by_heads(
     v: Tensor,
     **how: Any,
 ) -> Tensor:
-    """``kernel`` of all tokens and some heads; q (B, H, T, D), k, v (B, K, T, D) are of some."""
+    """Return ``kernel`` of all tokens and some heads.
+
+    Q (B, H, T, D), k, v (B, K, T, D) are of some.
+    """
     if k.shape[1] % ranks:  # fewer heads of keys than ranks: each is needed by several
         groups = q.shape[1] // k.shape[1]
         k, v = (t.repeat_interleave(groups, dim=1) for t in (k, v))

@@ -163,7 +163,9 @@ def make_optimizer(
 
 
 def _plain(name: str, value: Any) -> dict[str, Tensor]:
-    """A state under its name; the parts of one in 8 bits (torchao), on shards those of each rank.
+    """Return a state under its name.
+
+    The parts of one in 8 bits (torchao), on shards those of each rank.
 
     Blocks of 8 bits have scales of their own, which no other layout's shards would fit.
     """

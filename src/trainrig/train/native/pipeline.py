@@ -65,7 +65,9 @@ class ModelStage:
 def split(
     model: nn.Module, shape: ModelShape, layout: Layout, mesh: DeviceMesh
 ) -> list[ModelStage]:
-    """This rank's stages of ``model``, which is whole and on meta; ``mesh`` has the stages' ranks.
+    """Return this rank's stages of ``model``, which is whole and on meta.
+
+    ``mesh`` has the stages' ranks.
 
     UsageError for a family that has none (t5), and for fewer blocks than stages.
     """

@@ -350,6 +350,9 @@ def placed(tensor: Any) -> Any:
 
 
 def as_placed(grad: Any, weight: Any) -> Any:
-    """A gradient on the ranks as its weight is: torch leaves some whole, or still to be summed."""
+    """Return a gradient on the ranks as its weight is.
+
+    Torch leaves some whole, or still to be summed.
+    """
     same = placed(grad) == placed(weight)
     return grad if same else grad.redistribute(placements=weight.placements)

@@ -49,7 +49,7 @@ class _Records(pickle.Unpickler):
     """Makes the records of torch.distributed.checkpoint and plain values alone."""
 
     def find_class(self, module: str, name: str) -> Any:
-        """A class by its name.  UnpicklingError for any other."""
+        """Return a class by its name.  UnpicklingError for any other."""
         module, name = _OLD.get((module, name), (module, name))
         is_dtype = module == "torch" and isinstance(getattr(torch, name, None), torch.dtype)
         if is_dtype or (module, name) in _KNOWN:

@@ -89,7 +89,10 @@ class Traffic(TorchDispatchMode):
 
     @property
     def routed_rows(self) -> tuple[int, int]:
-        """Rows that experts' counts spoke of, sent or received: forward, and computed again."""
+        """Return rows that experts' counts spoke of, sent or received.
+
+        Forward, and computed again.
+        """
         row_counts = [0, 0]
         for again, counts in self._counts:
             row_counts[again] += max(int(count.sum()) for count in counts)
@@ -164,7 +167,10 @@ def _tensors(side: Any) -> list[Tensor]:
 
 
 def _group_of(args: list[Any]) -> Any:
-    """The process group of a call: an object of c10d's, or the name that functional ones take."""
+    """Return the process group of a call.
+
+    An object of c10d's, or the name that functional ones take.
+    """
     for arg in reversed(args):
         if isinstance(arg, torch.ScriptObject) and "ProcessGroup" in str(arg._type()):
             return dist.ProcessGroup.unbox(arg)
@@ -174,7 +180,10 @@ def _group_of(args: list[Any]) -> Any:
 
 
 def _resolve(name: str) -> Any:
-    """A process group by its name, by which functional collectives know it; none of it public."""
+    """Return a process group by its name, by which functional collectives know it.
+
+    None of it public.
+    """
     return torch.distributed.distributed_c10d._resolve_process_group(name)
 
 

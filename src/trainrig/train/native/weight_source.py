@@ -81,7 +81,7 @@ _SAME_MODEL = "name the model that was saved there with --model, or leave --init
 
 
 def open_source(path: Path) -> WeightSource:
-    """Names and sizes of what ``path`` holds.  Raises DataError, UnavailableError."""
+    """Return names and sizes of what ``path`` holds.  Raises DataError, UnavailableError."""
     form = form_of(path)
     sizes, get = _read(path, lambda: _OPENED[form](path))
     return WeightSource(path=path, form=form, sizes=sizes, get=get)
@@ -159,7 +159,10 @@ def _open_megatron(path: Path) -> Opened:
 
 
 def open_distributed(path: Path) -> Opened:
-    """A checkpoint of torch.distributed.checkpoint; tensors are read whole, without ranks."""
+    """Return a checkpoint of torch.distributed.checkpoint.
+
+    Tensors are read whole, without ranks.
+    """
     ignore_warning()
     metadata = SafeReader(path).read_metadata().state_dict_metadata
     listed = {

@@ -40,7 +40,9 @@ def join(device: str) -> None:
 
 
 def host_group() -> Any:
-    """A new group of all ranks, by gloo, for a thread or a purpose of its own; None of one process.
+    """Return a new group of all ranks, by gloo, for a thread or a purpose of its own.
+
+    None of one process.
 
     What two threads say on one group gets mixed up: each needs its own.
     """
@@ -158,7 +160,10 @@ class World:
         return axis_by_group
 
     def sum(self, number: Tensor, *axes: str) -> Tensor:
-        """A number's sum over the ranks of these axes, in place; those of one rank add nothing."""
+        """Return a number's sum over the ranks of these axes, in place.
+
+        Those of one rank add nothing.
+        """
         for axis in axes:
             if self.sizes[axis] > 1:
                 dist.all_reduce(number, group=self.group(axis))

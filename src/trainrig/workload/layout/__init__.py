@@ -140,7 +140,10 @@ class Layout:
 
     @property
     def adapted(self) -> str:
-        """`lora_on`, or the framework's way: peft finds experts that are modules of their own."""
+        """Return `lora_on`, or the framework's way.
+
+        Peft finds experts that are modules of their own.
+        """
         if self.lora.targets != "auto":
             return self.lora.targets
         usual = self.traits.models.adapts

@@ -250,7 +250,10 @@ class Precision:
 
     @property
     def reduce_bytes(self) -> int:
-        """Bytes of a gradient while it is accumulated and reduced; 0: as the framework does."""
+        """Return bytes of a gradient while it is accumulated and reduced.
+
+        0: as the framework does.
+        """
         return {"auto": 0, "fp32": 4, "bf16": 2}[self.grad_reduce]
 
 

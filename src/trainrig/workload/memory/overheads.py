@@ -124,7 +124,7 @@ def reserved(
 
 
 def context(layout: Layout) -> Any:
-    """Bytes besides what the allocator has, for arrays too."""
+    """Return bytes besides what the allocator has, for arrays too."""
     return CONTEXT + choose(layout.mesh.gpus > 1, COMMUNICATORS, 0.0)
 
 

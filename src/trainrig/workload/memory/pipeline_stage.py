@@ -175,7 +175,7 @@ class Stage:
 
     @cached_property
     def frozen_bytes(self) -> Bytes:
-        """Bytes of what is not trained: blocks as they are stored, the ends as they are."""
+        """Return bytes of what is not trained: blocks as they are stored, the ends as they are."""
         layout, states = self.layout, self.states
         blocks = self.num_parameters - self.end_parameters
         width = FROZEN[layout.lora.quantize] if layout.lora.quantize != "none" else states.frozen
@@ -271,7 +271,10 @@ class Stage:
 
     @cached_property
     def moving(self) -> Bytes:
-        """Bytes of all buffers while forward or backward runs: weights come, gradients leave."""
+        """Return bytes of all buffers while forward or backward runs.
+
+        Weights come, gradients leave.
+        """
         return self.buffers + self.gathered + overheads.buckets(self.layout, self.states)
 
     @cached_property
@@ -372,7 +375,10 @@ class Stage:
 
     @cached_property
     def of_one(self) -> tuple[Bytes, Bytes]:
-        """Bytes that one micro-batch keeps: of plain blocks, and of those with cross-attention."""
+        """Return bytes that one micro-batch keeps.
+
+        Of plain blocks, and of those with cross-attention.
+        """
         plain, crossed = (n * saved for n, saved in zip(self.blocks, self._saved, strict=True))
         return plain, crossed
 
@@ -428,7 +434,10 @@ class Stage:
 
     @cached_property
     def late(self) -> Bytes:
-        """Bytes between the last block and the loss; T5 has another end after its encoder."""
+        """Return bytes between the last block and the loss.
+
+        T5 has another end after its encoder.
+        """
         read, written = self._seqs
         size = overheads.end_bytes(self.shape, self.numerics, written)
         if self.shape.family == "t5":
@@ -489,7 +498,10 @@ class Stage:
 
     @property
     def _gathered(self) -> float:
-        """Bytes of one sample: keys and values of all ranks that share it, and their gradients."""
+        """Return bytes of one sample.
+
+        Keys and values of all ranks that share it, and their gradients.
+        """
         layout, shape = self.layout, self.shape
         if layout.mesh.cp == 1 or layout.context != "all-gather":
             return 0.0
