@@ -26,7 +26,7 @@ from trainrig.units import format_quantity
 AT_LEAST, AT_MOST, ABOUT = "≥", "≤", "~"
 """Bounds that a noisy value puts on the true one; a clean value's bound is empty."""
 _OPPOSITE = {AT_LEAST: AT_MOST, AT_MOST: AT_LEAST, ABOUT: ABOUT, "": ""}
-_WORDS = {AT_LEAST: "at least ", AT_MOST: "at most ", ABOUT: "about ", "": ""}
+_BOUND_WORDS = {AT_LEAST: "at least ", AT_MOST: "at most ", ABOUT: "about ", "": ""}
 
 
 # ---- which value is valid, and what it says
@@ -121,7 +121,7 @@ def with_bound_sign(text: str, bound: str) -> str:
 
 def with_bound_words(text: str, bound: str) -> str:
     """Return the text of a number with its bound within a sentence: ``at least 128 GFLOPS``."""
-    return _WORDS[bound] + text
+    return _BOUND_WORDS[bound] + text
 
 
 def value_text(record: Record) -> str:

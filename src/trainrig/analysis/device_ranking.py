@@ -123,7 +123,7 @@ def _largest(shared: Iterable[_Members]) -> list[_Members]:
 
 
 def _is_better(members: _Members, best_members: _Members) -> bool:
-    """Return whether the best of some members is better than the best so far."""
+    """Return whether a case's fastest device row beats that of the best case so far."""
     best = best_row([*best_members.values(), *members.values()])
     return best is not None and best not in best_members.values()
 

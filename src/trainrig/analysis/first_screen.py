@@ -517,7 +517,7 @@ _WITHOUT_CAUSE = "have no measured cause"
 
 
 def _saving_actions(step: _Level) -> Iterator[Action]:
-    """Return the time that each cause costs; an unexplained cause is looked into by training it."""
+    """Yield an action against each cause of a step's lost time, with the time it costs."""
     gap = step.level.gap
     case = step.record.case
     for share in gap.shares if gap is not None else ():

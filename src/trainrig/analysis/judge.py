@@ -152,7 +152,7 @@ def confirm(verdict: Verdict, records: Sequence[Record], lost: str | None) -> Ve
 
 
 def first_fault(findings: Iterable[Finding]) -> str | None:
-    """Return the first error and the number of further ones; None without an error."""
+    """Return the first error as text, with the number of further ones, or None."""
     faults = [finding for finding in findings if finding.severity == "error"]
     more = f" (and {len(faults) - 1} more)" if len(faults) > 1 else ""
     return f"{faults[0].evidence}{more}" if faults else None

@@ -506,7 +506,7 @@ class PlacedCase:
 
     @property
     def place(self) -> str:
-        """Return ``below``, ``among`` or ``above`` the others; what others print is rounded.
+        """Return ``below``, ``among``, ``above`` or ``cannot tell``; others print rounded values.
 
         A noisy value below them is the least that the device does, which says nothing.
         """

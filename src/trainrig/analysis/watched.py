@@ -299,7 +299,7 @@ def _label(limit: WatchLimit) -> tuple[str, str]:
 
 
 def _limit_broken(watch: WatchedDevice, limit: WatchLimit) -> str | None:
-    """Return the reading that was beyond its bound for some seconds; None without one."""
+    """Return a sentence about a reading beyond its bound for too long, or None."""
     bound = _bound(watch, limit)
     if bound is None:
         return None

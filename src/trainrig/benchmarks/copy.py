@@ -118,8 +118,8 @@ def _claim(case: Case) -> spec.Claim | None:
     return (spec.MEMORY_CLAIM, {}) if case.get("cache") == "cold" else None
 
 
-def _crosses(direction: str, memory: str) -> spec.LevelRule:
-    """Return the rule of one level in a link's waterfall."""
+def _link_level(direction: str, memory: str) -> spec.LevelRule:
+    """Return the rule that takes a direction's copies as one level of the link's waterfall."""
     link = spec.Quantity(
         name=_DIRECTION_TEXT[direction], metric="byte_rate", order=30 + LINKS.index(direction)
     )
@@ -166,7 +166,7 @@ BENCHMARK = spec.Benchmark(
                 count == 1 and case.get("cache") == "cold" and case.get("direction") not in LINKS
             ),
         ),
-        *(_crosses(direction, memory) for direction in LINKS for memory in MEMORIES[direction]),
+        *(_link_level(direction, memory) for direction in LINKS for memory in MEMORIES[direction]),
     ),
     claim=_claim,
     # Published bandwidths come from arrays far beyond the caches, most without their size.

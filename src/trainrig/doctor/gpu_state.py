@@ -249,10 +249,12 @@ def _memory_repairs(snapshot: Snapshot) -> Iterator[Finding]:
             fix = "replace the card: nvidia-smi -q -d PAGE_RETIREMENT is the evidence"
             yield finding("memory-pages-retired", "error", evidence, fix)
         elif pages or rows:
-            repairs = f"{pages} memory pages retired" if pages else f"{rows} memory rows replaced"
+            repaired_text = (
+                f"{pages} memory pages retired" if pages else f"{rows} memory rows replaced"
+            )
             fix = f"watch it: nvidia-smi -q -i {gpu.index} -d ROW_REMAPPER,PAGE_RETIREMENT"
             yield finding(
-                "memory-rows-replaced", "info", f"GPU {gpu.index}: {repairs} in its life", fix
+                "memory-rows-replaced", "info", f"GPU {gpu.index}: {repaired_text} in its life", fix
             )
     off = [
         gpu

@@ -77,7 +77,7 @@ Split = tuple[tuple[str, ...], tuple[str, ...]]
 
 @dataclass(frozen=True, slots=True)
 class Parse:
-    """A way to read a text as entries of the catalogue."""
+    """One translation of a text, put together from translated messages, and its cost."""
 
     translation: str
     cost: float

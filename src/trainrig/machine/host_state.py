@@ -323,12 +323,12 @@ def _raid(content: str | Missing) -> tuple[str, ...] | Missing:
 
 def toolchain(host: Host) -> Toolchain:
     """Read the versions of the tools that build extensions and run containers."""
-    engines = [host.run("docker", "--version"), host.run("podman", "--version")]
+    container_versions = [host.run("docker", "--version"), host.run("podman", "--version")]
     ctk = host.run("nvidia-ctk", "--version")
     return Toolchain(
         gcc=_version(host.run("gcc", "-dumpfullversion", "-dumpversion")),
         ninja=_version(host.run("ninja", "--version")),
-        containers=_version(first(engines, "container engine")),
+        containers=_version(first(container_versions, "container engine")),
         container_toolkit=_version(ctk),
     )
 

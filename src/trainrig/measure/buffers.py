@@ -125,16 +125,16 @@ def _cpu_cache_bytes() -> int | Missing:
     return cpu_cache_bytes(ThisMachine())
 
 
-def cpu_cache_bytes(host: Host) -> int | Missing:
+def cpu_cache_bytes(machine: Host) -> int | Missing:
     """Return the bytes of the highest level of data cache in sysfs, summed over its instances."""
     root = "/sys/devices/system/cpu"
-    names = host.names(root)
+    names = machine.names(root)
     if isinstance(names, Missing):
         return names
     instances: dict[tuple[int, str], int] = {}
     for cpu in names:
         if cpu.startswith("cpu") and cpu[3:].isdigit():
-            instances.update(_caches_of(host, f"{root}/{cpu}/cache"))
+            instances.update(_caches_of(machine, f"{root}/{cpu}/cache"))
     if not instances:
         return Missing("sysfs lists no CPU caches")
     highest = max(level for level, _ in instances)

@@ -61,12 +61,12 @@ class DeterministicSteps:
         torch.use_deterministic_algorithms(True)
         torch.backends.cuda.matmul.allow_tf32 = dtype == "tf32"
         self.dtype, self.device = dtype, device
-        size_of = SHAPES[sizes or _usual_sizes(device)]
+        block_sizes = SHAPES[sizes or _usual_sizes(device)]
         shape = named("llama-7B").replace(
-            hidden=size_of["hidden"],
-            num_heads=size_of["heads"],
-            num_kv_heads=size_of["heads"],
-            ffn=size_of["ffn"],
+            hidden=block_sizes["hidden"],
+            num_heads=block_sizes["heads"],
+            num_kv_heads=block_sizes["heads"],
+            ffn=block_sizes["ffn"],
         )
         kind = torch_dtype(dtype)
         # Drawn on the host: every device begins with the same bits.
@@ -83,7 +83,7 @@ class DeterministicSteps:
         self._optimizer = torch.optim.AdamW(
             self._block.parameters(), lr=_LEARNING_RATE, foreach=False, fused=False
         )
-        size = (STEPS, size_of["batch"], size_of["tokens"], size_of["hidden"])
+        size = (STEPS, block_sizes["batch"], block_sizes["tokens"], block_sizes["hidden"])
         drawn = [torch.randn(size, generator=generator).to(device, kind) for _ in range(2)]
         self._inputs, self._targets = drawn
         self._extra = models.block_inputs(shape, self._inputs[0])[1:]
@@ -95,7 +95,7 @@ class DeterministicSteps:
                 module.register_forward_hook(self._note_forward(name or "block"))
         self._unit_time = UnitTime(_MOST_ROUNDS)
         self._rounds = 0
-        self._flops = self._step_flops(size_of) * STEPS
+        self._flops = self._step_flops(block_sizes) * STEPS
         self.names: tuple[str, ...] = ()
         """Tensors of a step, in order."""
         self._first = self._round()

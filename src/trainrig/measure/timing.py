@@ -222,7 +222,7 @@ def _warm_up_time(settings: Settings) -> float:
 
 
 def _sample_time(clock: Clock, settings: Settings) -> float:
-    """Return the seconds a sample should last; longer in long runs, to bound their number."""
+    """Return the seconds that one sample (a batch of calls) lasts; longer in long runs."""
     return max(
         _SAMPLE_TIME,
         _STEPS_PER_SAMPLE * clock.resolution,

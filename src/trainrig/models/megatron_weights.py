@@ -81,7 +81,7 @@ def from_megatron(shape: ModelShape, state: Mapping[str, Tensor]) -> State:
     """Our state of Megatron's, the other way round."""
     native_state: State = {}
     ends = {other: native for native, other in _ENDS.items()}
-    layer = {other: native for native, other in _LAYER.items()}
+    part_names = {other: native for native, other in _LAYER.items()}
     native = build(shape, device="meta").state_dict()
     for name, weight in state.items():
         module, _, leaf = name.rpartition(".")
@@ -89,7 +89,7 @@ def from_megatron(shape: ModelShape, state: Mapping[str, Tensor]) -> State:
             native_state[f"{ends[module]}.{leaf}"] = weight
             continue
         number, _, name_in_layer = module.removeprefix("decoder.layers.").partition(".")
-        prefix, part = f"blocks.{number}", layer[name_in_layer]
+        prefix, part = f"blocks.{number}", part_names[name_in_layer]
         if part == "attention.qkv" and f"{prefix}.attention.q.{leaf}" in native:
             sizes = [
                 shape.attention.num_heads

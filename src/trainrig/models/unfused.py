@@ -34,7 +34,7 @@ def take_apart(model: nn.Module, words: Iterable[str], activation: str) -> None:
         if "norm" in words and isinstance(module, (nn.LayerNorm, nn.RMSNorm)):
             layer.forward = partial(_norm, module)
         if "gelu" in words and hasattr(module, "act"):
-            layer.act = _WRITTEN[activation]
+            layer.act = _UNFUSED_ACTIVATIONS[activation]
     whole: Any = model
     if "pad" in words:
         whole.head_loss = partial(cross_entropy, aligned=1)
@@ -65,7 +65,7 @@ def _silu(x: Tensor) -> Tensor:
     return x / (1.0 + torch.exp(-x))
 
 
-_WRITTEN: dict[str, _Activation] = {
+_UNFUSED_ACTIVATIONS: dict[str, _Activation] = {
     "gelu": _gelu,
     "gelu_tanh": _gelu_tanh,
     "relu": F.relu,  # one kernel in any case

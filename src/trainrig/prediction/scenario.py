@@ -219,24 +219,29 @@ def space(stated: Options, measured: Measured = NOTHING) -> tuple[Space, Cluster
     fields = {**presumed.fields(*_SEARCHED), "framework": presumed.engine}
     if "framework" not in options:  # of each engine as its own program does
         fields = {key: fields[key] for key in _SHARED & fields.keys()}
-    base = _layout({**fields, **words, "framework": fields.get("framework", NATIVE)}, cluster)
-    schedules, base = (base.pipeline.schedule,), base.replace(schedule="1f1b")
+    common_layout = _layout(
+        {**fields, **words, "framework": fields.get("framework", NATIVE)}, cluster
+    )
+    schedules, common_layout = (
+        (common_layout.pipeline.schedule,),
+        common_layout.replace(schedule="1f1b"),
+    )
     named = presumed.engine if "framework" in options else None
     if named and not has_schedule(FRAMEWORKS[named], schedules[0]):
         raise UsageError(f"{named} has no schedule {schedules[0]}", who_has(schedules[0]))
-    batch = samples_of(options["global_batch"], base.batch.seq_len)
+    batch = samples_of(options["global_batch"], common_layout.batch.seq_len)
     if not 1 <= batch <= MOST_COUNT:
         raise UsageError(f"global-batch = {batch}", f"a whole number from 1 to {MOST_COUNT}")
     # What all of the space have in common.
-    check_layout(shape, base.replace(framework=LEAST_RESTRICTED, parallel="auto"))
+    check_layout(shape, common_layout.replace(framework=LEAST_RESTRICTED, parallel="auto"))
     from trainrig.prediction.search.space import Space  # numpy: one layout needs none
 
     every = Space(
         shape=shape,
-        base=base,
+        base=common_layout,
         global_batch=batch,
         framework=named,
-        programs=_programs(options, software, cluster, presumed, (shape, base)),
+        programs=_programs(options, software, cluster, presumed, (shape, common_layout)),
         recompute=(options["recompute"],) if "recompute" in options else RECOMPUTE,
         host_memory=cluster.host_memory,
         micro_batch=options.get("batch_size"),

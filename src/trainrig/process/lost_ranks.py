@@ -151,12 +151,12 @@ def lost_before(folder: Path) -> Lost | None:
     if len(starts) < 2 or any(event["event"] == "restart" for event in first[-2:]):
         return None
     before, now = starts[-2]["ranks"], starts[-1]["ranks"]
-    ended = (_end_of(folder, rank, has_restarted=rank < now) for rank in range(before))
+    ended = (_end_of(folder, rank, is_in_later_attempt=rank < now) for rank in range(before))
     return min(filter(None, ended), key=lambda ending: ending[0], default=(None, None))[1]
 
 
 def _end_of(
-    folder: Path, rank: int, *, has_restarted: bool
+    folder: Path, rank: int, *, is_in_later_attempt: bool
 ) -> tuple[tuple[int, float], Lost] | None:
     """Return how a rank of the last attempt ended, with the order in which ranks are blamed.
 
@@ -164,7 +164,7 @@ def _end_of(
     """
     events = [event for _, event in read_events(folder, rank)]
     position = position_of(folder, rank)
-    if has_restarted:  # its last start and what follows is of this attempt
+    if is_in_later_attempt:  # its last start and what follows is of this attempt
         last = max(n for n, event in enumerate(events) if event["event"] == "start")
         position = _position(events[last]["before"])
         events = events[:last]

@@ -48,7 +48,7 @@ DEATH_TIMEOUT = 5.0
 _CHANCES = 3
 _POLL = 0.05
 _TICK = 1.0
-_OF_OTHERS = ("peer", "error")
+_RETRYABLE_KINDS = ("peer", "error")
 """Kinds of failures that another attempt need not have: of a lost peer, a device, a driver."""
 _GRACE = 2.0
 """After the first death the others have so long to emit why they cannot go on."""
@@ -403,7 +403,7 @@ class _Ranks:
             rank, event = failures[0]
             status = Status.OOM if event.get("kind") == "oom" else Status.FAILED
             ended = Ended(status=status, reason=f"rank {rank}: {event.get('reason')}")
-            return self._with_lost(ended, rank) if event.get("kind") in _OF_OTHERS else ended
+            return self._with_lost(ended, rank) if event.get("kind") in _RETRYABLE_KINDS else ended
         rank = [*killed, *silent, *(rank for rank in self._died if codes[rank]), *self._died][0]
         where = place(position_of(self._folder, rank), *self._processes()[rank])
         ended = self.children[rank].how_it_ended(f"rank {rank}", where)

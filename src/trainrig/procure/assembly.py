@@ -115,9 +115,9 @@ def _table(report: BuildReport) -> Iterator[str]:
     yield "memtest86+, one pass"
 
 
-def _case(report: BuildReport) -> Iterator[str]:
-    build = report.build
-    yield f"{', '.join(_listed(report, 'case')) or 'Case'}: stand-offs where the board has holes"
+def _case(checked: BuildReport) -> Iterator[str]:
+    build = checked.build
+    yield f"{', '.join(_listed(checked, 'case')) or 'Case'}: stand-offs where the board has holes"
     yield "Fans: in at the front and below, out at the back and above"
     if len(build.supplies) > 1:
         yield "Supplies: adapter that starts them together; ground shared"
@@ -129,7 +129,7 @@ def _case(report: BuildReport) -> Iterator[str]:
             yield f"{name}: {load_text}; {load.watts:,.0f} W in all"
     yield "Cables of each card from its supply, one for each plug; none doubled"
     if build.pieces(NetworkCard):
-        yield f"{', '.join(_listed(report, 'nic'))} into its slot"
+        yield f"{', '.join(_listed(checked, 'nic'))} into its slot"
     yield "Install Linux and trainrig; then `trainrig inspect`: processor, memory, disks are there"
     yield "`trainrig bench storage --path DIR` on each disk"
 

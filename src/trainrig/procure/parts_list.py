@@ -224,13 +224,13 @@ def build_of(
         DataError: Nothing usable in it.
         UsageError: What is missing or wrong, of all entries at once.
     """
-    heads = _Head.model_fields
+    head_keys = _Head.model_fields
     for key in content:
-        if key not in KINDS and key not in heads:
-            error = unknown("table", key, (*KINDS, *heads))
+        if key not in KINDS and key not in head_keys:
+            error = unknown("table", key, (*KINDS, *head_keys))
             raise UsageError(f"{where}: {error.message}", error.hint or _HINT)
     try:
-        head = _Head.model_validate({key: content[key] for key in heads if key in content})
+        head = _Head.model_validate({key: content[key] for key in head_keys if key in content})
     except ValidationError as error:
         raise invalid(error, where, _Head) from None
     if head.currency and currency and currency_of(head.currency) != currency_of(currency):

@@ -64,7 +64,7 @@ class Placement:
 
 
 def positions(card: GpuCard) -> int:
-    """Return positions that a card covers."""
+    """Return how many slot positions wide a card is, rounded up; at least 1."""
     return max(1, math.ceil(known_value(card.slots) - TOLERANCE))
 
 

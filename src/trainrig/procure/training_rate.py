@@ -197,12 +197,12 @@ def measured_rate(records: Iterable[Record], name: str, model: str = "") -> Trai
         if record.case == best.case and record.metric == "power" and record.value
     ]
     watts = power_records[0].value if power_records else None
-    gpus = best.device_count or 1
+    measured_gpus = best.device_count or 1
     return TrainingRate(
         tokens_per_s=value,
         low=low,
         high=high,
-        gpus=gpus,
+        gpus=measured_gpus,
         nodes=1,
         gpu_watts=watts,
         source=f"measured, {name}",

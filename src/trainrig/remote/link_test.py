@@ -237,8 +237,8 @@ def way_document(ways: Sequence[HostPath]) -> doc.Document:
     lines = [doc.Paragraph(way.limited_by) for way in ways]
     reached = [way for way in ways if way.hops[-1].error is None]
     if len(reached) > 1:
-        best = max(reached, key=lambda way: way.hops[-1].down_bytes_per_s or 0.0)
-        lines.append(doc.Paragraph(f"{best.host} is the faster way down"))
+        fastest_way = max(reached, key=lambda way: way.hops[-1].down_bytes_per_s or 0.0)
+        lines.append(doc.Paragraph(f"{fastest_way.host} is the faster way down"))
     return doc.Document(title="way", blocks=(table, *lines))
 
 

@@ -261,10 +261,10 @@ def _by_node(points: Iterable[Record]) -> Iterator[doc.Table]:
         column = "memory" if index is None else "direction"
         heads = list(dict.fromkeys(str(record.case.get(column)) for record in node_points))
         places = list(dict.fromkeys(str(record.case.get("cpus")) for record in node_points))
-        at = {(str(r.case.get("cpus")), str(r.case.get(column))): r for r in node_points}
+        record_at = {(str(r.case.get("cpus")), str(r.case.get(column))): r for r in node_points}
 
-        def cell(place: str, head: str, at: Mapping[Any, Record] = at) -> str | None:
-            record = at.get((place, head))
+        def cell(place: str, head: str, record_at: Mapping[Any, Record] = record_at) -> str | None:
+            record = record_at.get((place, head))
             if record is None:
                 return ""
             if record.status is not Status.OK or record.value is None:

@@ -101,6 +101,6 @@ def program_lines(questions: Mapping[str, Question]) -> Iterator[Paragraph]:
 
 
 def program_line(question: Question, *without: str) -> Iterator[Paragraph]:
-    """Yield the first line of an answer about a question."""
+    """Yield the line that names the program presumed for a question, if one was."""
     if question.presumed is not None:
         yield Paragraph(program_text(question.presumed, question.layout, *without))

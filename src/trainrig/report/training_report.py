@@ -76,10 +76,12 @@ def training_blocks(view: RunView) -> tuple[doc.Block, ...]:
     predicted, published = predictions(view), published_figures(view)
     compared = speedups(results)
     bases = dict.fromkeys(speedup.base for speedup in compared)
-    groups = [[result for result in compared if result.base == base] for base in bases]
+    speedups_by_base = [[result for result in compared if result.base == base] for base in bases]
     differing = tuple(_differing(results))
     blocks: list[doc.Block] = [doc.Facts(differing, "What differs")] if differing else []
-    blocks += [doc.Paragraph(" ".join(map(_conclusion, groups)))] if groups else []
+    blocks += (
+        [doc.Paragraph(" ".join(map(_conclusion, speedups_by_base)))] if speedups_by_base else []
+    )
     if len(results) == 1:
         blocks += [
             doc.Group("card", (doc.Facts(tuple(_single_training(results[0], predicted))),)),
@@ -89,7 +91,7 @@ def training_blocks(view: RunView) -> tuple[doc.Block, ...]:
     else:
         title = "Samples/s over {!r}, 95 % interval"
         blocks += [
-            *(speedup_table(group, title.format(group[0].base)) for group in groups),
+            *(speedup_table(group, title.format(group[0].base)) for group in speedups_by_base),
             _numbers(results, view.verdict),
             *_bars(results),
             *_fusing_note(results),

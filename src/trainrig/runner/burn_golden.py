@@ -69,7 +69,7 @@ class Golden:
         return cls(path, lines)
 
     def find(self, key: Mapping[str, Any]) -> dict[str, Any] | None:
-        """Return the digests of a kind."""
+        """Return the stored digests of this hardware and software, or None."""
         return next((line for line in self.lines if line["key"] == dict(key)), None)
 
     def add_run(self, run: Path, outcome: Outcome) -> None:

@@ -32,7 +32,7 @@ from trainrig.runner.train import TrainRun
 from trainrig.store import read_run
 from trainrig.train.config import Experiment, case_of, to_dict
 
-SHARE = 0.25
+TIME_SHARE = 0.25
 """Largest share of a qualification's time for training."""
 
 _SECONDS = (2.0, 8.0)
@@ -69,7 +69,7 @@ def with_training(
     target_by_name = {target.name: target for target in reversed(targets)}
     devices = trained_on(targets)
     devices.sort(key=lambda target: target_by_name[target.name] is not target)
-    count = max(1, int(SHARE * budget / (WORKERS * (_SECONDS[0] + LAUNCH_TIME))))
+    count = max(1, int(TIME_SHARE * budget / (WORKERS * (_SECONDS[0] + LAUNCH_TIME))))
     count = min(count, len(devices))
     reason = f"the budget is enough for training on {count} of {len(devices)} GPUs"
     left_out = replace(text, reason=text.reason or reason)
@@ -80,7 +80,7 @@ def with_training(
     for target in devices[count:]:
         training_blocks += _blocks(target, device_budget, left_out, required=False)
     total_share = sum(block.share for block in training_blocks)
-    share = min(SHARE, total_share / count)
+    share = min(TIME_SHARE, total_share / count)
     all_blocks = (
         *(replace(block, share=block.share * (1.0 - share)) for block in blocks),
         *(
@@ -132,7 +132,7 @@ def _blocks(
 def _seconds(budget: float, count: int) -> float:
     """Return the seconds that each worker may train each of ``count`` experiments."""
     min_seconds, max_seconds = _SECONDS
-    return min(max(SHARE * budget / count / WORKERS - LAUNCH_TIME, min_seconds), max_seconds)
+    return min(max(TIME_SHARE * budget / count / WORKERS - LAUNCH_TIME, min_seconds), max_seconds)
 
 
 def _experiments(target: Target, budget: float) -> list[Experiment]:

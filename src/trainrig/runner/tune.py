@@ -115,7 +115,7 @@ def _read(
     site: Site,
     refused: list[tuple[str, TrainrigError]],
 ) -> list[tuple[Path, Sequence[Experiment]]]:
-    """Read each file's experiments; contradictory ones are added to ``refused``."""
+    """Read each file's experiments; a file that contradicts itself is added to ``refused``."""
     experiments_by_file: list[tuple[Path, Sequence[Experiment]]] = []
     for path in files:
         try:

@@ -64,7 +64,7 @@ _HOT = {"throttle_reasons": "hw_thermal_slowdown", "temperature_c": 97.0}
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Question:
-    """A worker's case: of which GPU, which size, which of its four workers."""
+    """Request to a simulated worker: GPU, matrix size, which of four workers."""
 
     gpu: int
     size: int

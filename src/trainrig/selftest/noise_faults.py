@@ -54,10 +54,14 @@ def faults() -> Iterator[Fault]:
         (
             "a neighbour on other processors",
             "other processes",
-            _share("busy_other", MAX_OTHER, grain),
+            _share_scene("busy_other", MAX_OTHER, grain),
         ),
-        ("time that a hypervisor took", "hypervisor", _share("steal", MAX_STEAL, grain)),
-        ("a container's quota that was used up", "quota", _share("throttled", MAX_QUOTA, 0.0)),
+        ("time that a hypervisor took", "hypervisor", _share_scene("steal", MAX_STEAL, grain)),
+        (
+            "a container's quota that was used up",
+            "quota",
+            _share_scene("throttled", MAX_QUOTA, 0.0),
+        ),
         ("a processor that was hot", "it was hot", _heat),
         ("a thread that waited for a core", "a thread waited", partial(_waited, MAX_THREAD_WAIT)),
         ("a measuring thread that slept", "the measuring thread ran only", _slept),
@@ -82,8 +86,11 @@ def _said(disturbed: str | None) -> Iterable[str]:
     return [] if disturbed is None else [disturbed]
 
 
-def _share(name: str, most: float, grain: float) -> Callable[[random.Random, float], Seen]:
-    """A share of the processors' time; of ticks it is known to one tick of the window."""
+def _share_scene(name: str, most: float, grain: float) -> Callable[[random.Random, float], Seen]:
+    """Return a scene just beyond or inside a limit of a share of time.
+
+    Shares are known to one tick of the window (``grain``).
+    """
 
     def scene(places: random.Random, towards: float) -> Seen:
         share = (most + grain) * (1.0 + towards * TENTH)

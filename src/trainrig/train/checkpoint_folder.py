@@ -91,20 +91,22 @@ def draft_of(folder: Path, step: int) -> Path:
     return folder / f"{_DRAFT}{step:09d}"
 
 
-def checkpoints_in(run: Path) -> Path:
+def checkpoints_in(run_or_checkpoint: Path) -> Path:
     """Return the folder of checkpoints that a run, a folder of them or one of them means.
 
     UsageError where there are several, or none.
     """
-    if newest(run) is not None:
-        return run
-    folders = sorted(folder for folder in (run / FOLDER).glob("*") if newest(folder))
+    if newest(run_or_checkpoint) is not None:
+        return run_or_checkpoint
+    folders = sorted(folder for folder in (run_or_checkpoint / FOLDER).glob("*") if newest(folder))
     if len(folders) > 1:
         names = ", ".join(folder.name for folder in folders)
-        raise UsageError(f"{run} has checkpoints of {names}", f"name one: {folders[0]}")
+        raise UsageError(
+            f"{run_or_checkpoint} has checkpoints of {names}", f"name one: {folders[0]}"
+        )
     if not folders:
         hint = "trainrig train saves them of a single experiment; in a file: checkpoint_every"
-        raise UsageError(f"{run} has no checkpoint", hint)
+        raise UsageError(f"{run_or_checkpoint} has no checkpoint", hint)
     return folders[0]
 
 

@@ -133,18 +133,18 @@ def layout_refused_by_native(layout: Layout) -> Refusal:
         and layout.pipeline.interleave == 1
         and layout.batch.grad_accum < layout.mesh.pp
     ):
-        words = (
+        reason = (
             f"{layout.batch.grad_accum} micro-batches do not fill {layout.mesh.pp} pipeline stages"
         )
-        return words, f"grad_accum {layout.mesh.pp} or more"
+        return reason, f"grad_accum {layout.mesh.pp} or more"
     if layout.precision.compute == "fp8" and layout.mesh.tp > 1:
-        words = "fp8 beside tensor parallelism comes later: torchao has other layers for it"
-        return words, "tp 1, or bf16"
+        reason = "fp8 beside tensor parallelism comes later: torchao has other layers for it"
+        return reason, "tp 1, or bf16"
     if layout.precision.compute == "fp8" and layout.pipeline.schedule in ("zb", "zbv"):
-        words = (
+        reason = (
             f"schedule {layout.pipeline.schedule} has two backward passes, and torchao's layers one"
         )
-        return words, "schedule 1f1b, or bf16"
+        return reason, "schedule 1f1b, or bf16"
     return None
 
 

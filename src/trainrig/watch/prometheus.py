@@ -94,12 +94,12 @@ class LiveCollector:
             labels = {"name": device.name}
             labels |= {} if device.index is None else {"gpu": str(device.index)}
             for key, (suffix, text) in _GAUGES.items():
-                if (value := _number(device.readings.get(key))) is not None:
+                if (value := _float_or_none(device.readings.get(key))) is not None:
                     name = f"trainrig_{room}_{suffix}"
                     metrics.setdefault(name, GaugeMetricFamily(name, text, labels=list(labels)))
                     metrics[name].add_metric(list(labels.values()), value)  # type: ignore[attr-defined]
             for key, (suffix, text) in _COUNTERS.items():
-                if (value := _number(device.readings.get(key))) is not None:
+                if (value := _float_or_none(device.readings.get(key))) is not None:
                     name = f"trainrig_{room}_{suffix}"
                     metrics.setdefault(name, CounterMetricFamily(name, text, labels=list(labels)))
                     metrics[name].add_metric(list(labels.values()), value)  # type: ignore[attr-defined]
@@ -159,7 +159,7 @@ class LiveCollector:
 _VERSION = version("trainrig")
 
 
-def _number(value: Scalar | None) -> float | None:
+def _float_or_none(value: Scalar | None) -> float | None:
     return float(value) if isinstance(value, int | float) else None
 
 

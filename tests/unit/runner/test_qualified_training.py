@@ -37,7 +37,13 @@ from trainrig.runner.executor import Executor
 from trainrig.runner.expectations import expectations
 from trainrig.runner.plan import MEMORY_SHARE, Block, Task, is_optional, qualify_plan
 from trainrig.runner.progress import null_progress
-from trainrig.runner.qualified_training import SHARE, Text, Trainer, text_to_train_on, with_training
+from trainrig.runner.qualified_training import (
+    TIME_SHARE,
+    Text,
+    Trainer,
+    text_to_train_on,
+    with_training,
+)
 from trainrig.runner.train import TrainRun
 from trainrig.store import create_run, read_run
 from trainrig.train.config import Experiment, case_of, check
@@ -70,7 +76,7 @@ def test_training_is_the_last_that_is_needed_and_takes_its_share(budget: float) 
     assert blocks[: len(needed)] == tuple(needed)
     last, *further = [block for block in blocks if steps_of([block])]
     assert needed[-1] is last and all(is_optional(block) for block in further)
-    assert 0.0 < last.share <= sum(block.share for block in (last, *further)) <= SHARE + 1e-9
+    assert 0.0 < last.share <= sum(block.share for block in (last, *further)) <= TIME_SHARE + 1e-9
     (first,) = last.tasks
     assert first.planned.required
     assert first.case["precision"] == "bf16"
@@ -134,7 +140,7 @@ def test_many_gpus_and_little_time_train_one_of_each_model() -> None:
     assert "1 of 3 GPUs" in (found[1].planned.skip or "")
     blocks = planned(600.0, gpu(0), gpu(1), other, HOST)
     assert [t.target.index for t in steps_of(blocks) if t.planned.required] == [0, 2, 1]
-    assert sum(b.share for b in blocks if b.tasks[0].benchmark == "training") <= SHARE + 1e-9
+    assert sum(b.share for b in blocks if b.tasks[0].benchmark == "training") <= TIME_SHARE + 1e-9
     assert all(b.share * 600.0 > 2 * b.tasks[0].planned.seconds for b in blocks[-3:])
 
 

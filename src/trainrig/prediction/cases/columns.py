@@ -68,7 +68,7 @@ MEASURED = {
 say how long a step took the first that is given counts."""
 DERIVED = "dp"
 """Column that follows from others, as in JSON's layouts; it is left out where `gpus` is given."""
-FORMER = {
+REFUSED_NAMES = {
     "gpus": ("num_gpus", "nodes", "dp"),
     "on": ("hardware",),
     "seq_len": ("seq", "mean_seq"),
@@ -234,7 +234,7 @@ def _check_column(column: str, names: Set[str], place: str) -> None:
     if column in names:
         return
     with at_place(place):
-        new = next((name for name, former in FORMER.items() if column in former), None)
+        new = next((name for name, former in REFUSED_NAMES.items() if column in former), None)
         if new == "model":
             example = "its numbers are in model, as llama:num_layers=32,hidden=4096"
             raise UsageError(f"unknown column {column!r}", example)

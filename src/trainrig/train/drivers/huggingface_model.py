@@ -81,10 +81,10 @@ def _quantized(model: Any, options: dict[str, Any]) -> Any:
     """
     hugging_face: Any = transformers
     if (kind := options["quantize"]) == "int8":
-        how = hugging_face.BitsAndBytesConfig(load_in_8bit=True)
+        quantization = hugging_face.BitsAndBytesConfig(load_in_8bit=True)
     else:
         narrow = {"bf16": torch.bfloat16, "fp16": torch.float16}
-        how = hugging_face.BitsAndBytesConfig(
+        quantization = hugging_face.BitsAndBytesConfig(
             load_in_4bit=True,
             bnb_4bit_quant_type=kind.removesuffix("-double"),
             bnb_4bit_use_double_quant=kind.endswith("-double"),
@@ -94,7 +94,7 @@ def _quantized(model: Any, options: dict[str, Any]) -> Any:
         model.save_pretrained(folder)
         return type(model).from_pretrained(
             folder,
-            quantization_config=how,
+            quantization_config=quantization,
             device_map={"": int(os.environ.get("LOCAL_RANK", "0"))},
             attn_implementation=model.config._attn_implementation,
         )

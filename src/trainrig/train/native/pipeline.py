@@ -214,7 +214,7 @@ class Pipeline:
                 module: Any = stage.module
                 before, after = (self._rank_of(stage.number + step) for step in (-1, 1))
                 if not module.first and before != self._rank:
-                    size = (*_between(module, targets), module.shape.hidden)
+                    size = (*_hidden_size_in(module, targets), module.shape.hidden)
                     hidden = torch.empty(size, dtype=self._dtype, device=labels.device)
                     dist.recv(hidden, group=self.group, group_src=before)
                 hidden = module(hidden, labels=targets)
@@ -261,8 +261,8 @@ class Pipeline:
         gradients[0] += other
 
 
-def _between(module: Any, tokens: Tensor) -> tuple[int, int]:
-    """Samples and tokens of the hidden states that a stage is given, for a part's ``tokens``."""
+def _hidden_size_in(module: Any, tokens: Tensor) -> tuple[int, int]:
+    """Return samples and tokens of the hidden states that a stage receives."""
     return tokens.shape[0], tokens.shape[1] // module.stretch.spread
 
 

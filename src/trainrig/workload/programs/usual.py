@@ -28,8 +28,8 @@ class LayoutKind:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class UsualProgram:
-    """A rule: where it holds, that program is presumed."""
+class PresumptionRule:
+    """A rule: a layout for which it holds is presumed to run in that program."""
 
     holds: Callable[[LayoutKind], bool]
     program: str
@@ -37,47 +37,47 @@ class UsualProgram:
 
 
 RULES = (
-    UsualProgram(
+    PresumptionRule(
         holds=lambda x: x.schedule == "dualpipe",
         program="hai-llm",
         reason="DualPipe is DeepSeek's",
     ),
-    UsualProgram(
+    PresumptionRule(
         holds=lambda x: x.schedule in ("zb", "zbv"),
         program="torchtitan",
         reason="zero-bubble schedules are torch's",
     ),
-    UsualProgram(
+    PresumptionRule(
         holds=lambda x: x.split and x.sharded,
         program="torchtitan",
         reason="tensor, pipeline or context parallelism beside sharded weights",
     ),
-    UsualProgram(
+    PresumptionRule(
         holds=lambda x: x.split,
         program="megatron-lm",
         reason="tensor, pipeline or context parallelism",
     ),
-    UsualProgram(
+    PresumptionRule(
         holds=lambda x: x.adapted,
         program="huggingface",
         reason="adapters are trained with PEFT",
     ),
-    UsualProgram(
+    PresumptionRule(
         holds=lambda x: not x.nodes,
         program="huggingface",
         reason="one machine",
     ),
-    UsualProgram(
+    PresumptionRule(
         holds=lambda x: x.wrapped,
         program="huggingface",
         reason="torch's wrapper is asked for",
     ),
-    UsualProgram(
+    PresumptionRule(
         holds=lambda x: x.sharded,
         program="torchtitan",
         reason="weights sharded over several machines",
     ),
-    UsualProgram(
+    PresumptionRule(
         holds=lambda _: True,
         program="megatron-lm",
         reason="several machines",
@@ -85,6 +85,6 @@ RULES = (
 )
 
 
-def usual_program(spread: LayoutKind) -> UsualProgram:
+def usual_program(spread: LayoutKind) -> PresumptionRule:
     """Return the rule that tells who usually runs such a layout."""
     return next(rule for rule in RULES if rule.holds(spread))

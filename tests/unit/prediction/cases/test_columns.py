@@ -9,7 +9,7 @@ import pytest
 
 from trainrig.cli.predict_options import case_columns
 from trainrig.errors import DataError, TrainrigError, UsageError
-from trainrig.prediction.cases.columns import FORMER, MEASURED, CaseRow, read_rows
+from trainrig.prediction.cases.columns import MEASURED, REFUSED_NAMES, CaseRow, read_rows
 
 
 def rows_of(folder: Path, text: str | bytes, name: str = "cases.csv") -> list[CaseRow]:
@@ -67,7 +67,9 @@ def test_what_is_no_column_or_value_is_refused_with_its_line(
     assert hint in (caught.value.hint or "")
 
 
-@pytest.mark.parametrize(("new", "old"), [(new, old) for new in FORMER for old in FORMER[new]])
+@pytest.mark.parametrize(
+    ("new", "old"), [(new, old) for new in REFUSED_NAMES for old in REFUSED_NAMES[new]]
+)
 def test_an_old_column_is_refused_with_the_new_one(tmp_path, new: str, old: str) -> None:
     known = {column.name for column in case_columns()} | set(MEASURED)
     assert new in known and old not in known
