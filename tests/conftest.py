@@ -140,9 +140,9 @@ def data(prepared_text: Path) -> str:
     return str(prepared_text)
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="module")
 def browser() -> Iterator[Any]:
-    """One Chromium for all pages."""
+    """One Chromium for a file's pages: its event loop would forbid other files' asyncio.run."""
     from playwright.sync_api import sync_playwright
 
     arguments = ["--no-sandbox", "--disable-gpu", "--no-first-run", "--disable-sync"]

@@ -2,7 +2,7 @@
 
 import re
 
-from trainrig.importers import Given, Importer, Reading
+from trainrig.importers import ImportHints, Importer, Reading
 from trainrig.importers.extract import device_name, point, to_count, to_number
 from trainrig.importers.file import FilePart
 from trainrig.importers.runs import Marks
@@ -10,7 +10,7 @@ from trainrig.importers.runs import Marks
 LINE = re.compile(r"^sorted (\d+) fp32 elements in (\S+) ms on (.+)$")
 
 
-def read(file: FilePart, given: Given) -> Reading:
+def read(file: FilePart, given: ImportHints) -> Reading:
     """Return a record for each line; one that is broken is refused with its number."""
     records = []
     for number, line in file.lines:
