@@ -157,15 +157,25 @@ def browser() -> Iterator[Any]:
 @pytest.fixture
 def trainrig(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> Callable[..., tuple[int, str, str]]:
-    """The command line in this process: exit code, stdout and stderr of a command."""
+) -> Iterator[Callable[..., tuple[int, str, str]]]:
+    """The command line in this process: exit code, stdout and stderr of a command.
+
+    A command's language does not outlast the test.
+    """
+    import click
+
+    from trainrig import language
     from trainrig.cli.main import main
+
+    formatter = click.Context.formatter_class
 
     def run(*words: str) -> tuple[int, str, str]:
         monkeypatch.setattr(sys, "argv", ["trainrig", *words])
         with pytest.raises(SystemExit) as end:
             main()
-        told = capsys.readouterr()
-        return int(end.value.code or 0), told.out, told.err
+        printed = capsys.readouterr()
+        return int(end.value.code or 0), printed.out, printed.err
 
-    return run
+    yield run
+    language.activate(language.ENGLISH)
+    click.Context.formatter_class = formatter
