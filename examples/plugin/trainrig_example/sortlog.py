@@ -2,7 +2,7 @@
 
 import re
 
-from trainrig.importers import ImportHints, Importer, Reading
+from trainrig.importers import Importer, ImportHints, Reading
 from trainrig.importers.extract import device_name, point, to_count, to_number
 from trainrig.importers.file import FilePart
 from trainrig.importers.runs import Marks
