@@ -37,6 +37,8 @@ def command(job: str | None, from_start: bool, as_json: bool) -> int:
             if not as_json:
                 sys.stdout.buffer.write(piece)
                 sys.stdout.buffer.flush()
+                if not output.has_reader():  # head: how the job ends is not known
+                    return EXIT_INCOMPLETE
     except KeyboardInterrupt:
         say(f"\n{job_found.id} goes on: trainrig attach {job_found.id}", err=True)
         return EXIT_OK

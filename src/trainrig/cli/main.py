@@ -17,7 +17,7 @@ from trainrig import plugins
 from trainrig.cli.internal_error import report_crash
 from trainrig.cli.output import (
     best_effort,
-    discard_stdout,
+    discard,
     is_stream_error,
     prepare_streams,
     print_error,
@@ -26,7 +26,6 @@ from trainrig.errors import (
     EXIT_CRASH,
     EXIT_INCOMPLETE,
     EXIT_INTERRUPTED,
-    EXIT_OK,
     EXIT_USAGE,
     TrainrigError,
     unknown,
@@ -297,17 +296,14 @@ def _run() -> object:
         code = _complain(error.format_message(), None, EXIT_USAGE)
     except (KeyboardInterrupt, click.Abort):
         code = _complain("interrupted", None, EXIT_INTERRUPTED)
-    except BrokenPipeError:  # the reader (head, less) has seen enough
-        discard_stdout()
-        code = EXIT_OK
     except SystemExit as ended:
-        # click wraps the streams of a closed pipe and exits with 1: no finding
-        is_closed_pipe = type(sys.stdout).__name__.endswith("PacifyFlushWrapper")
-        code = EXIT_OK if is_closed_pipe else ended.code
+        # click ends a pipe that broke elsewhere (a socket) with 1, which is a finding here
+        is_broken = type(sys.stdout).__name__.endswith("PacifyFlushWrapper")
+        code = EXIT_INCOMPLETE if is_broken else ended.code
     except OSError as error:
         if not is_stream_error(error):
             raise
-        discard_stdout()
+        discard()
         code = _complain(f"cannot write the output: {error.strerror}", None, EXIT_INCOMPLETE)
     return code
 

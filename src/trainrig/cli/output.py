@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import io
 import json
 import os
 import sys
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from functools import partial
-from typing import TYPE_CHECKING, TextIO
+from typing import TYPE_CHECKING, Any, TextIO, cast
 
 import click
 
@@ -136,28 +137,57 @@ def print_text(document: Document) -> None:
     print_document(document, console())
 
 
+class _PatientPipe(io.FileIO):
+    """An output whose reader may leave: what is written after that goes nowhere.
+
+    The verb goes on to its own exit code; a verdict must not turn into "fine" because its reader
+    (head, grep -q, less) has seen enough.
+    """
+
+    reader_left = False
+
+    def write(self, data: Any, /) -> int:
+        """Write bytes; to /dev/null where nobody reads them any more."""
+        try:
+            return super().write(data)
+        except BrokenPipeError:
+            self.reader_left = True
+            discard(self.fileno())
+            return super().write(data)
+
+
 def prepare_streams() -> None:
-    """Let every text be printed: by its nearest characters, and to nowhere if stdout is closed."""
-    for name in ("stdout", "stderr"):
+    """Let every text be printed: by its nearest characters, and to nowhere if nobody reads it."""
+    for number, name in ((1, "stdout"), (2, "stderr")):
         stream: TextIO | None = getattr(sys, name)
         if stream is None:
             setattr(sys, name, open(os.devnull, "w"))  # noqa: SIM115 - open until the end
+        elif type(stream) is io.TextIOWrapper and stream.fileno() == number:
+            stream.flush()
+            pipe = _PatientPipe(number, "w", closefd=False)
+            prepared = io.TextIOWrapper(
+                cast("Any", pipe) if stream.write_through else io.BufferedWriter(pipe),
+                encoding=stream.encoding,
+                errors="replace",
+                line_buffering=stream.line_buffering,
+                write_through=stream.write_through,
+            )
+            setattr(sys, name, prepared)
         elif hasattr(stream, "reconfigure"):
             stream.reconfigure(errors="replace")
 
 
-def console() -> Console:
-    """Return a rich console on stdout that leaves a broken pipe to the caller.
+def has_reader() -> bool:
+    """Return whether stdout still goes somewhere; what has no end of its own stops without."""
+    binary = getattr(sys.stdout, "buffer", None)
+    return not getattr(getattr(binary, "raw", binary), "reader_left", False)
 
-    rich's own ends the process with exit code 1, which here means a finding.
-    """
+
+def console() -> Console:
+    """Return a rich console on stdout that colours and replaces nothing by itself."""
     from rich.console import Console
 
-    class _Console(Console):
-        def on_broken_pipe(self) -> None:
-            raise BrokenPipeError
-
-    return _Console(highlight=False, emoji=False)
+    return Console(highlight=False, emoji=False)
 
 
 def is_stream_error(error: OSError) -> bool:
@@ -165,9 +195,11 @@ def is_stream_error(error: OSError) -> bool:
     return error.filename is None
 
 
-def discard_stdout() -> None:
-    """Send stdout to /dev/null, so that the interpreter's last flush cannot fail as well."""
-    os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
+def discard(number: int = 1) -> None:
+    """Send an output (stdout) to /dev/null, so that the interpreter's last flush cannot fail."""
+    null = os.open(os.devnull, os.O_WRONLY)
+    os.dup2(null, number)
+    os.close(null)
 
 
 @contextmanager
@@ -179,7 +211,6 @@ def best_effort() -> Iterator[None]:
     except OSError as error:
         if not is_stream_error(error):
             raise
-        discard_stdout()
-        if not isinstance(error, BrokenPipeError):
-            text = translate(f"cannot write the output: {error.strerror}")
-            print(f"trainrig: {text}", file=sys.stderr)
+        discard()
+        text = translate(f"cannot write the output: {error.strerror}")
+        print(f"trainrig: {text}", file=sys.stderr)

@@ -59,6 +59,19 @@ def test_a_reader_that_reads_nothing_is_no_finding(verb):
 
 
 @pytest.mark.parametrize(
+    ("reader", "streams", "unbuffered"),
+    [("true", "", "1"), ("true", "2>&1", ""), ("head -1", "", ""), ("grep -q d", "", "")],
+)
+def test_a_reader_that_leaves_does_not_hide_a_finding(tmp_path, reader, streams, unbuffered):
+    log = tmp_path / "dmesg.txt"
+    log.write_text("[ 1.000000] NVRM: Xid (PCI:0000:1b:00): 79, GPU has fallen off the bus.\n")
+    verb = f"{TRAINRIG} doctor {log} {streams}"
+    command = f"{verb} | {reader} > /dev/null; exit ${{PIPESTATUS[0]}}"
+    done = shell(command, PYTHONUNBUFFERED=unbuffered)
+    assert (done.returncode, done.stderr) == (1, "")
+
+
+@pytest.mark.parametrize(
     ("verb", "encoding"), [("demo", "ascii"), ("inspect", "ascii"), ("catalog", "latin-1")]
 )
 def test_a_terminal_that_lacks_a_character_gets_the_rest(verb, encoding):
