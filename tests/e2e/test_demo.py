@@ -103,6 +103,14 @@ def test_the_story_of_the_bridge_is_told_in_printed_numbers() -> None:
     ]
 
 
+def test_the_training_number_is_of_the_step_that_the_sentence_names() -> None:
+    """43.9 TFLOPS on each of two cards are 36.2k tokens/s; 17.4k are those of one card."""
+    summary = summarise(read_view(BUNDLE))
+    assert "43.9 TFLOPS, on each of 2 devices" in summary.headline
+    training = summary.key_numbers[0]
+    assert training.value * 2.43e9 / 2 == pytest.approx(43.9e12, rel=5e-3)
+
+
 def test_the_classic_answers_are_visible() -> None:
     found = [pattern.id for pattern in find_patterns(read_view(BUNDLE))]
     assert {"boost-clock", "memory-bound"} <= set(found)

@@ -268,7 +268,7 @@ def key_numbers(view: RunView, waterfalls: Sequence[Waterfall]) -> tuple[KeyNumb
     lead = headline_waterfall(waterfalls)
     step = _best_of_role(levels, waterfalls, Role.STEP)
     matmul = _best_of_role(levels, waterfalls, Role.PRODUCT)
-    training = _training_number(view, matmul)
+    training = _training_number(view, step, matmul)
     if training is None and step is not None:
         training = _step_number(view, step)
     is_gpu = lead.is_gpu if lead is not None else any(level.waterfall.is_gpu for level in levels)
@@ -406,21 +406,23 @@ def _step_number(view: RunView, step: _Level) -> KeyNumber:
         words.append(f"{mfu} of a reference" if is_reference(record) else mfu)
     key_number = _number("Training", step, ", ".join(words))
     rates = [
-        record.value
-        for record in view.records
-        if record.metric == "token_rate"
-        and (record.case, record.device_count) == (record.case, record.device_count)
+        rate.value
+        for rate in view.records
+        if rate.metric == "token_rate"
+        and (rate.case, rate.device_count) == (record.case, record.device_count)
     ]
     if rates and rates[0]:
         return replace(key_number, value=rates[0], unit="token/s", others=None)
     return key_number
 
 
-def _training_number(view: RunView, matmul: _Level | None) -> KeyNumber | None:
+def _training_number(view: RunView, step: _Level | None, matmul: _Level | None) -> KeyNumber | None:
+    """Return the number of the training that the sentence is about: the step's, else the best."""
     trained = [result for result in readable_results(view) if result.throughput.tokens_per_s]
     if not trained:
         return None
-    best = _best_training(trained)
+    of_step = {r.id for r in view.records if step and r.case == step.record.case}
+    best = _best_training([result for result in trained if result.record in of_step] or trained)
     precision = str(best.settings.get("precision", ""))
     words = [_model_name(best.model), precision]
     of_matmul, reached = (
