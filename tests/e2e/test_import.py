@@ -133,6 +133,45 @@ def test_the_ledger_holds_what_was_expected_of_an_import_and_names_its_tool(tmp_
     assert "nvbandwidth 0.8" in shown.stdout
 
 
+def nvbandwidth_of(tmp_path: Path, *tests: tuple[str, list[str]]) -> Path:
+    """A file of nvbandwidth on four RTX 5090: each test with the line of its matrix."""
+    cards = [f"{i}: NVIDIA GeForce RTX 5090 (00000000:{i}1:00)" for i in range(4)]
+    cases = [
+        {
+            "name": name,
+            "status": "Passed",
+            "bandwidth_description": "memcpy bandwidth (GB/s)",
+            "bandwidth_matrix": [cells],
+        }
+        for name, cells in tests
+    ]
+    whole = {"git_version": "v0.8", "GPU Device list": cards, "testcases": cases}
+    path = tmp_path / "nvbandwidth.json"
+    path.write_text(json.dumps({"nvbandwidth": whole}))
+    return path
+
+
+def test_a_rate_as_expected_and_like_its_neighbours_is_nothing_to_do(tmp_path: Path) -> None:
+    rates = ["56.40", "56.38", "56.39", "56.40"]
+    path = nvbandwidth_of(tmp_path, ("host_to_device_memcpy_ce", rates))
+    done = run("import", path, "--out", tmp_path / "runs")
+    assert code_of(done) == 0
+    assert "4 points reached what is expected" in done.stdout
+    assert "To do" not in done.stdout
+
+
+def test_a_cell_of_a_matrix_is_named_by_its_gpu(tmp_path: Path) -> None:
+    path = nvbandwidth_of(
+        tmp_path,
+        ("device_local_copy", ["750.1", "761.2", "752.3", "751.4"]),
+        ("all_to_host_memcpy_ce", ["38.52", "37.5", "38.4", "37.99"]),
+    )
+    done = run("import", path, "--out", tmp_path / "runs")
+    assert "Copy within GPU 1 (device_local_copy): 761.2 GB/s on RTX 5090" in done.stdout
+    assert "GPU 2 (all_to_host_memcpy_ce)" in done.stdout
+    assert "row 0" not in done.stdout
+
+
 def test_several_files_are_one_run(tmp_path: Path) -> None:
     answer = imported(tmp_path, "p2p-2x4090.txt", "topo-2x4090.txt", "stress-ng-cpu-vm.yaml")
     assert answer["tool"] is None

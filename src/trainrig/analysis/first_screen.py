@@ -35,6 +35,7 @@ from trainrig.analysis.time_loss import NOT_EXPLAINED, PARTS
 from trainrig.analysis.training_baselines import published_figures
 from trainrig.analysis.training_results import TrainingResult, readable_results
 from trainrig.analysis.waterfall import (
+    LargestGap,
     Level,
     Waterfall,
     ceiling_text,
@@ -487,10 +488,16 @@ def actions(
         *_actions_of_findings(findings, "warning"),
     ]
     worst = largest_gap(waterfalls)
-    if not gains and worst is not None and worst.gap.next:
+    if not gains and worst is not None and worst.gap.next and not _is_as_expected(worst):
         description = f"{worst.waterfall.title}: {worst.gap.cause}"
         candidates.append(_with_command(Action(what=description, next=worst.gap.next)))
     return tuple(candidates[:ACTIONS])
+
+
+def _is_as_expected(largest: LargestGap) -> bool:
+    """Return whether a level reaches its expected rate, and nothing is known that slows it."""
+    level = largest.level
+    return level.expected is not None and not level.is_below and not largest.gap.known
 
 
 def _actions_of_findings(findings: Sequence[Finding], severity: str) -> Iterator[Action]:

@@ -148,7 +148,7 @@ _SAID = frozenset(["tool", "framework", "training", "trace"])
 def _distinct_case_words(record: Record, alike: Sequence[Record]) -> str:
     """Return the case in words, with what sets it apart from others that read the same."""
     case = {name: value for name, value in record.case.items() if name not in _SAID}
-    text = capital(case_text(record.benchmark, case)) if case else ""
+    text = _cell_words(case) or capital(case_text(record.benchmark, case)) if case else ""
     names = dict.fromkeys(name for record in alike for name in record.case)
     differing_keys = [
         name for name in names if len({str(record.case.get(name)) for record in alike}) > 1
@@ -159,6 +159,24 @@ def _distinct_case_words(record: Record, alike: Sequence[Record]) -> str:
         if record.case.get(name) is not None
     ]
     return ", ".join(filter(None, (text, *more)))
+
+
+def _cell_words(case: Case) -> str:
+    """Return ``Copy within GPU 1 (device_local_copy)``: a cell of a matrix of GPUs by its GPUs.
+
+    Empty for what is no such cell, or whose rows and columns are not known to be GPUs.
+    """
+    if case.keys() - {"bytes"} != {"test", "row", "column"}:
+        return ""
+    test, row, column = str(case["test"]), case["row"], case["column"]
+    size = f", {format_memory(float(case['bytes'] or 0))}" if "bytes" in case else ""
+    if test.startswith("device_local_"):
+        return f"Copy within GPU {column} ({test}){size}"
+    if test.startswith("device_to_device_"):
+        return f"GPU {row} and GPU {column} ({test}){size}"
+    if row == 0 and not test.startswith("multinode_"):  # a line with a column for each GPU
+        return f"GPU {column} ({test}){size}"
+    return ""
 
 
 def _records_read_alike(records: Sequence[Record]) -> dict[str, list[Record]]:
