@@ -462,19 +462,36 @@ class ReadComparison:
 
 
 def comparisons(view: RunView) -> Iterator[ReadComparison]:
-    """Yield published figures of the same operations, then the tools' own health tests."""
-    for card, card_numbers in grouped(
-        best_beside_published(view), lambda beside: beside.place.card
-    ).items():
-        worse = [beside for beside in card_numbers if beside.place.is_worse(beside.number.value)]
+    """Yield published figures of the same operations, then the tools' own health tests.
+
+    A published figure that may be of the imported run itself is yielded where nothing else is
+    compared: what equals itself is no proof of a sound machine.
+    """
+    beside = best_beside_published(view)
+    repeated = published_repeats(beside)
+    compared = [
+        *_published_comparisons([number for number in beside if number not in repeated]),
+        *_health_comparisons(view),
+    ]
+    yield from compared or map(_repeat_comparison, repeated[:1])
+
+
+def _published_comparisons(beside: Sequence[BesidePublished]) -> Iterator[ReadComparison]:
+    for card_numbers in grouped(beside, lambda number: number.place.card).values():
+        worse = [number for number in card_numbers if number.place.is_worse(number.number.value)]
         first_number = (worse or card_numbers)[0]
-        description = first_number.number.what or metric_words(first_number.number.record.metric)
         yield ReadComparison(
-            name=f"figures that others published of {card}",
-            evidence=f"{description}: {first_number.number.text}; "
-            f"published: {place_text(first_number.place)}",
+            name=_published_name(first_number.place),
+            evidence=f"{first_number.text}; published: {place_text(first_number.place)}",
             agrees=not worse,
         )
+
+
+def _published_name(place: PublishedPlace) -> str:
+    return f"figures that others published of {place.card} (n = {place.num})"
+
+
+def _health_comparisons(view: RunView) -> Iterator[ReadComparison]:
     tests = [test for test in view.records if test.is_point and test.benchmark == HEALTH]
     if tests and all(test.value for test in tests):
         yield ReadComparison(
@@ -484,12 +501,45 @@ def comparisons(view: RunView) -> Iterator[ReadComparison]:
         )
 
 
+def _repeat_comparison(beside: BesidePublished) -> ReadComparison:
+    return ReadComparison(
+        name=_published_name(beside.place), evidence=repeat_text(beside), agrees=False
+    )
+
+
+def repeat_text(beside: BesidePublished) -> str:
+    """Return the sentence that a published figure may be of the imported run itself."""
+    return (
+        f"{beside.text} equals the one published figure to its digits: it may be of this same run"
+    )
+
+
+def published_repeats(beside: Sequence[BesidePublished]) -> list[BesidePublished]:
+    """Return numbers whose kind has one source, equal to one of them to its digits; it first."""
+    repeats: list[BesidePublished] = []
+    for members in grouped(beside, lambda number: (number.place.card, number.place.kind)).values():
+        equal = [member for member in members if member.is_repeat]
+        repeats += [*equal, *(m for m in members if m not in equal)] if equal else []
+    return repeats
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BesidePublished:
     """A number that has published figures beside it."""
 
     number: ReadNumber
     place: PublishedPlace
+
+    @property
+    def text(self) -> str:
+        """Return the number after its case: ``Matmul fp64: 16.95 TFLOPS``."""
+        case = self.number.what or metric_words(self.number.record.metric)
+        return f"{case}: {self.number.text}"
+
+    @property
+    def is_repeat(self) -> bool:
+        """True where the only published figure equals the number in every digit."""
+        return self.place.num == 1 and place_text(self.place) == self.number.text
 
 
 def best_beside_published(view: RunView) -> list[BesidePublished]:

@@ -24,8 +24,10 @@ from trainrig.analysis.imported_facts import (
     is_pair,
     is_unnamed,
     place_text,
+    published_repeats,
     read_groups,
     record_tool,
+    repeat_text,
 )
 from trainrig.analysis.rows import SIBLING_MARGIN, Row, join
 from trainrig.benchmarks.spec import Role, case_text, find, role_of
@@ -87,6 +89,7 @@ def judge_imported(
         *_slowed(points),
         *_slower_than_published(points, baselines),
         *_slower_than_others(view),
+        *_repeats_of_published(view),
         *_idle_or_exposed_time(points),
         *_missing_cases(points),
         *(
@@ -498,6 +501,19 @@ def _slower_than_others(view: RunView) -> Iterator[Finding]:
                 "its clocks, power limit and temperature under load: nvidia-smi -q -d "
                 "PERFORMANCE,POWER; then: trainrig qualify",
                 [record],
+            )
+
+
+def _repeats_of_published(view: RunView) -> Iterator[Finding]:
+    """Find published figures that may be of the imported run itself."""
+    for repeat in published_repeats(best_beside_published(view)):
+        if repeat.is_repeat:
+            yield _finding(
+                "same-as-published",
+                "info",
+                repeat_text(repeat),
+                "compare it with a run of your own: trainrig qualify",
+                [repeat.number.record],
             )
 
 

@@ -246,6 +246,24 @@ def test_the_answer_names_what_was_compared(tmp_path: Path) -> None:
     assert alone.word is Word.CANNOT_TELL and not alone.compared_with
 
 
+def test_a_figure_published_of_the_same_run_proves_nothing(tmp_path: Path) -> None:
+    from trainrig.analysis.answer import Word, answer_of
+
+    text = (SAMPLES / "gpu-burn-tensor-cores.txt").read_text()
+    same = re.sub(r"\(14\d{4} Gflop/s\)", "(146000 Gflop/s)", text)
+    view = written(tmp_path, same)
+    assert view.verdict is not None
+    assert "same-as-published" in {finding.id for finding in view.verdict.findings}
+    passed = answer_of(view)
+    assert passed.compared_with == ("the answers that its health tests expect",)
+    assert passed.reason == "2 health tests passed"
+    loads = tuple(record for record in view.records if record.benchmark != "diagnostic")
+    verdict = dataclasses.replace(view.verdict, outcome=Outcome.MEASURED)
+    alone = answer_of(dataclasses.replace(view, records=loads, verdict=verdict))
+    assert alone.word is Word.CANNOT_TELL
+    assert "(n = 1)" in alone.comparison and "it may be of this same run" in alone.reason
+
+
 def test_captured_outputs_show_every_number_and_name_no_gap(captures: Path, tmp_path: Path) -> None:
     for path in sorted(captures.rglob("*")):
         if path.is_file():
