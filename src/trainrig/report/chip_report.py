@@ -52,12 +52,15 @@ def list_document(chips: Sequence[Chip]) -> Document:
 
 
 def _vendor_table(vendor: str, chips: Sequence[Chip]) -> Table:
-    def number(cell: str) -> str:
-        """Return the cell without its unit, which stands in the heading; doubt stays."""
-        return cell.partition(" ")[0] + (DOUBT if " " in cell and cell.endswith(DOUBT) else "")
+    def number(cell: str, unit: str = "") -> str:
+        """Return the cell without the heading's unit, another one stays; so does doubt."""
+        plain, _, spelled = cell.removesuffix(DOUBT).partition(" ")
+        if unit and spelled not in (unit, ""):
+            return cell
+        return plain + (DOUBT if cell.endswith(DOUBT) else "")
 
     def field(name: str, head: str) -> Shown[Chip]:
-        return column(head, lambda chip: number(_cell(chip, _field(name))))
+        return column(head, lambda chip: number(_cell(chip, _field(name)), head))
 
     def matmul(dtype: str) -> Shown[Chip]:
         # Chips of before bf16 show fp16's: the rates are equal where both exist.

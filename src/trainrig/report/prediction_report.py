@@ -382,27 +382,20 @@ def plan_document(
     searched = (
         f"{ranking.considered:,} layouts in {format_time(ranking.seconds)}, {ranking.fitting:,} fit"
     )
+    fits = ranking.best[0].fits
+    refusal = "Nothing fits in memory; the smallest layout is shown."
     blocks: list[Block] = [
+        Paragraph(_plan_answer(best, tokens), "strong") if fits else Paragraph(refusal, "bad"),
+        *([Paragraph(layout_text(best.layout))] if fits else []),
         *note_lines(best.question),
         *program_line(best.question),
-        Paragraph(f"{title}: {searched}", "strong"),
     ]
-    if ranking.best[0].fits:
-        blocks = [
-            Paragraph(_plan_answer(best, tokens), "strong"),
-            Paragraph(layout_text(best.layout)),
-            *note_lines(best.question),
-            *program_line(best.question),
-            Paragraph(f"{space.global_batch} samples a step: {searched}", "dim"),
-        ]
+    if fits:
+        blocks.append(Paragraph(f"{space.global_batch} samples a step: {searched}", "dim"))
     else:
-        blocks += [
-            Paragraph("Nothing fits in memory; the smallest layout is shown.", "bad"),
-            Paragraph(
-                "More GPUs, a smaller model, or an option: trainrig fits has what each saves."
-            ),
-        ]
-    head = "fastest" if ranking.best[0].fits else "smallest"
+        hint = "More GPUs, a smaller model, or an option: trainrig fits has what each saves."
+        blocks += [Paragraph(f"{title}: {searched}", "strong"), Paragraph(hint)]
+    head = "fastest" if fits else "smallest"
     candidates = tuple(candidate.best for candidate in families) or ranking.best
     ties = {id(candidate.best): candidate.ties for candidate in families}
     blocks.append(_candidate_table(space, candidates, head, best, ties))
@@ -506,7 +499,7 @@ def _candidate_table(
         candidates,
         column("", lambda candidate: str(places.get(id(candidate), ""))),
         column("step s", lambda candidate: format_quantity(candidate.ranked_by, "")),
-        column("GiB", lambda candidate: format_memory(candidate.memory).partition(" ")[0]),
+        column("GiB", lambda candidate: f"{candidate.memory / (1 << 30):.1f}"),
         column("tokens/s", lambda candidate: format_count(tokens / candidate.ranked_by)),
         column(
             "MFU", lambda candidate: "" if mfu is None else f"{mfu / candidate.ranked_by:.0f} %"

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from trainrig.analysis.tuning import LayoutRank
 from trainrig.report import document as doc
 from trainrig.report.document import column, table, words
-from trainrig.units import format_quantity, format_time, signed_share
+from trainrig.units import format_count, format_time, signed_share
 
 _TONES: dict[str, doc.Tone] = {"DIFFERS": "bad", "FAIL": "bad", "NOT COMPARABLE": "warn"}
 
@@ -41,7 +41,9 @@ def tuning_document(
                 column("place", _place),
                 words("layout", lambda standing: standing.result.name),
                 column(
-                    "token/s", lambda standing: standing.result.throughput.tokens_per_s, _rate_text
+                    "token/s",
+                    lambda standing: standing.result.throughput.tokens_per_s,
+                    format_count,
                 ),
                 column("step", lambda standing: standing.result.timing.step_time_s, format_time),
                 column("predicted", _predicted, format_time),
@@ -56,10 +58,6 @@ def tuning_document(
 
 def _place(standing: LayoutRank) -> str | None:
     return None if standing.place is None else f"{standing.place}{'=' if standing.tied else ''}"
-
-
-def _rate_text(value: float) -> str:
-    return format_quantity(value, "token/s").removesuffix(" token/s")
 
 
 def _predicted(standing: LayoutRank) -> float | None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import subprocess
 import sys
@@ -14,7 +15,7 @@ from trainrig.catalog.load import load_chips
 from trainrig.catalog.lookup import require_chip
 from trainrig.cli.catalog import command
 from trainrig.errors import UsageError
-from trainrig.report.chip_report import compare_document
+from trainrig.report.chip_report import compare_document, list_document
 from trainrig.report.document import Table
 from trainrig.report.render.markdown import to_markdown
 
@@ -150,3 +151,10 @@ def test_a_figure_that_is_not_verified_neither_wins_nor_loses() -> None:
         watts = next(line for line in text.splitlines() if "16 bit for each watt" in line)
         assert "?" in watts and "×" not in watts
         assert "×1.00" in next(line for line in text.splitlines() if "bandwidth" in line)
+
+
+def test_a_cell_of_the_list_in_another_unit_than_its_heading_keeps_it() -> None:
+    chip = require_chip("RTX 4090")
+    small = dataclasses.replace(chip, memory=dataclasses.replace(chip.memory, size=512 << 20))
+    (listed,) = (block for block in list_document([small]).blocks if isinstance(block, Table))
+    assert "512 MiB" in listed.rows[0]

@@ -139,3 +139,13 @@ def test_an_empty_ledger_is_a_sentence_and_its_unread_runs() -> None:
     assert text.startswith("a machine without a name: nothing was predicted and measured yet in 2")
     assert "1 run of other machines left out" in text and "not read: a: torn" in text
     assert "Nothing to fit: a part needs 4 runs" in text
+
+
+def test_the_gib_of_a_plan_that_does_not_fit_are_whole_and_its_refusal_stands_first() -> None:
+    """1,124 GiB once read 1.1: the prefix of the next unit was stripped with the unit."""
+    space, found, best = searched("gpt2-xl", 8, 64, top=1)
+    huge = dataclasses.replace(found.best[0], memory=1124.0 * 2**30, fits=False)
+    ranking = dataclasses.replace(found, best=(huge,), front=())
+    document = plan_document(space, ranking, best)
+    assert column(tables_of(space, ranking, best)[0], "GiB") == ["1124.0"]
+    assert printed(document).lstrip().startswith("Nothing fits in memory")

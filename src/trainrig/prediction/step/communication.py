@@ -486,12 +486,13 @@ def _orthogonal(mesh: MeshSizes, rates: Rates) -> Array:
     """Muon's products: five rounds of Newton and Schulz over each matrix, on each rank.
 
     For one of m rows, n columns and m <= n a round is 4·n·m² + 2·m³ (Jordan 2024); a block's
-    matrices are taken to be as wide as the model on their shorter side.
+    matrices are taken to be as wide as the model on their shorter side, adapters' as their rank.
     """
-    layout, h = mesh.layout, mesh.shape.hidden
+    layout, rank = mesh.layout, mesh.layout.lora.rank
     if layout.memory.optimizer != "muon":
         return 0.0
     share = choose(mesh.zero > 0, mesh.shards, 1)
-    flops = 5.0 * 6.0 * h * mesh.block * mesh.stage_layers / share
+    updated = mesh.trained if rank else mesh.block * mesh.stage_layers
+    flops = 5.0 * 6.0 * (rank or mesh.shape.hidden) * updated / share
     dtype = "bf16" if layout.precision.compute == "fp8" else layout.precision.compute
     return flops / rates.matmuls.sustained[dtype]

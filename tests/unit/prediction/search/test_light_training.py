@@ -240,3 +240,16 @@ def test_beside_quantised_blocks_embedding_and_head_are_wide_under_autocast() ->
         adapters = stage_of(shape, found.layout, "last").num_trained * width
         copy = 2.0 * parameters(shape).head if width == 4.0 else 0.0
         assert found.memory.weights == pytest.approx(held + adapters + copy, rel=0.002)
+
+
+def test_muon_is_charged_for_the_adapters_alone_where_the_base_is_frozen() -> None:
+    adapters = {"model": "llama-7B", "on": "RTX 4090", "gpus": 1, "method": "lora"}
+    adam, muon, full = (
+        predict(question(adapters | {"optimizer": name} | more)).step.optimizer
+        for name, more in (
+            ("adamw-fused", {}),
+            ("muon", {}),
+            ("muon", {"method": "full"}),
+        )
+    )
+    assert adam < muon < 0.01 * full
