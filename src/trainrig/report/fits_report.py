@@ -91,11 +91,13 @@ def methods_table(answer: FitAnswer) -> Block:
     if any(method.host_memory for method in answer.methods):
         host = [column("host GiB", lambda method: method.host_memory, _gib)]
     offered = f"of {_gib(answer.asked_fit.capacity)}"
-    is_ranged = any(
-        reach.borderline > reach.fits for method in answer.methods for reach in _reaches(method)
-    )
+    ranged = [
+        f"{reach_text(reach)}: {reach.fits:,} fit, up to {reach.borderline:,} are borderline"
+        for method in answer.methods
+        for reach in _reaches(method)
+        if reach.borderline > reach.fits
+    ]
     notes = [f"{METHOD_NAMES[name]}: {reason}" for name, reason in answer.refused.items()]
-    ranged = "2 to 5: 2 fit, up to 5 are borderline"
     return table(
         answer.methods,
         words("", lambda method: METHOD_NAMES[method.method]),
@@ -106,7 +108,7 @@ def methods_table(answer: FitAnswer) -> Block:
         column("batch", lambda method: reach_text(method.micro_batch)),
         column("sequence", lambda method: reach_text(method.seq_len)),
         *host,
-        notes=[_MEANINGS, *([ranged] if is_ranged else []), *notes],
+        notes=[_MEANINGS, *ranged[:1], *notes],
     )
 
 

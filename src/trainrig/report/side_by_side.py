@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
 from trainrig.prediction.prediction import Prediction
+from trainrig.prediction.verdict import FITS
 from trainrig.report.document import (
     Block,
     Cell,
@@ -22,7 +23,7 @@ from trainrig.report.document import (
     column,
     table,
 )
-from trainrig.report.fits_report import METHOD_NAMES
+from trainrig.report.fits_report import METHOD_NAMES, verdicts_text
 from trainrig.report.prediction_report import (
     VERDICT_TONES,
     duration_text,
@@ -86,10 +87,10 @@ def predictions_side_by_side(
         column("", _verdict, kind="code"),
     ]
     blocks: list[Block] = [
+        Paragraph(f"{title}: {_fastest(several)}", "strong"),
         *program_lines(
             {machine.name: machine.answer.question for machine in several if machine.answer}
         ),
-        Paragraph(title, "strong"),
         table(
             several,
             *columns,
@@ -100,6 +101,29 @@ def predictions_side_by_side(
     words = "tokens/s of all GPUs; /W: for each watt of their power limits"
     blocks.append(Paragraph(words + ("; /price: for each unit of money" if priced else ""), "dim"))
     return Document(title=title, blocks=tuple(blocks))
+
+
+def _fastest(several: Sequence[MachineComparison[Prediction]]) -> str:
+    """Return ``RTX 4090 is fastest, 1.9 times as fast as RTX 3090``, of those that may fit.
+
+    Where nothing fits, the machine that would be fastest.
+    """
+    fitting = [machine for machine in several if machine.may_fit]
+    answers = {
+        machine.name: machine.answer for machine in fitting or several if machine.answer is not None
+    }
+    first, *slower = sorted(answers, key=lambda name: -answers[name].tokens_per_s)
+    verdict = answers[first].verdict
+    if not slower:
+        only = f"only on {first}" if fitting and len(several) > 1 else f"on {first}"
+        return f"{only}: {verdict}"
+    times = f"{answers[first].tokens_per_s / answers[slower[0]].tokens_per_s:.2f}"
+    lead = f"{first} {'is' if fitting else 'would be'} fastest, {times} times {slower[0]}'s speed"
+    if times == "1.00":
+        lead = f"{first} and {slower[0]} are equally fast"
+    if not fitting:
+        return f"it fits on none; {lead}"
+    return lead if verdict == FITS else f"{lead}, {verdict}"
 
 
 def fits_side_by_side(several: Sequence[MachineComparison[FitAnswer]]) -> Document:
@@ -124,6 +148,11 @@ def fits_side_by_side(several: Sequence[MachineComparison[FitAnswer]]) -> Docume
         line=lambda machine, cells: Line(cells, "dim" if machine.answer is None else ""),
     )
     blocks: list[Block] = [
+        *(
+            Paragraph(f"{machine.name}: {verdicts_text(machine.answer)}", "strong")
+            for machine in several
+            if machine.answer is not None
+        ),
         *program_lines(
             {
                 machine.name: machine.answer.asked_fit.question
@@ -131,7 +160,6 @@ def fits_side_by_side(several: Sequence[MachineComparison[FitAnswer]]) -> Docume
                 if machine.answer
             }
         ),
-        Paragraph(title, "strong"),
         rows,
     ]
     blocks += [

@@ -61,9 +61,10 @@ def _range(name: str, least: int, most: int) -> Rule:
         value = pairing.x.get(name)
         return isinstance(value, bool) or not least <= value <= most
 
+    spelled = "--micro-batch: " * (name == "batch_size") + name.replace("_", "-")
     return Rule(
         broken,
-        lambda pairing: f"{name.replace('_', '-')} = {pairing.x.get(name)}",
+        lambda pairing: f"{spelled} = {pairing.x.get(name)}",
         f"a whole number from {least} to {most}",
     )
 
@@ -477,6 +478,11 @@ RULES = (
         lambda c: (c.x.precision.fp8_params > 0) & (c.x.lora.quantize != "none"),
         lambda c: f"frozen weights are held in {c.x.lora.quantize}, not in fp8",
         "leave --quantize or --fp8-params out",
+    ),
+    Rule(  # bitsandbytes puts its modules in place of torch's Linear
+        lambda c: (c.x.lora.quantize != "none") & bool(c.x.traits.models.own_kernels),
+        lambda c: f"{c.x.framework} has layers of its own, and {c.x.lora.quantize} is of torch's",
+        "--framework huggingface, or --method lora",
     ),
     Rule(
         lambda c: (

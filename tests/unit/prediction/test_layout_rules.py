@@ -137,6 +137,12 @@ REFUSED = [
         "frozen weights are held in nf4",
         "--quantize or --fp8-params",
     ),
+    (
+        GPT,
+        {"quantize": "nf4", "lora_rank": 8, "framework": "megatron", "kernels": "flash+fused"},
+        "megatron has layers of its own, and nf4 is of torch's",
+        "--framework huggingface",
+    ),
     (GPT, {"grad_reduce": "bf16", "precision": "fp16"}, "not summed in bf16", "--precision bf16"),
     (
         GPT,
@@ -149,7 +155,7 @@ REFUSED = [
     (GPT, {"seq_len": 2048}, "gpt2-medium knows 1024 positions, not 2048", "--seq-len 1024"),
     (NARROW, {"tp": 2}, "widths of 64 and 101 cannot be split over 2", "one of: 1, 2, 4"),
     (GPT, {"tp": 0}, "tp = 0", "from 1"),
-    (GPT, {"batch_size": -4}, "batch-size = -4", "from 1"),
+    (GPT, {"batch_size": -4}, "--micro-batch: batch-size = -4", "from 1"),
     (GPT, {"gpus": 10**9}, "gpus = 1000000000", "to 1048576"),
     (GPT, {"gpus_per_node": 0}, "gpus-per-node = 0", "from 1"),
     (GPT, {"zero": 4}, "zero = 4", "0 to 3"),

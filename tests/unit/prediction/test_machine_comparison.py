@@ -44,8 +44,19 @@ def test_the_table_fits_80_columns(trainrig: Any, monkeypatch: pytest.MonkeyPatc
 
 def test_one_machine_with_a_price_is_one_machine(trainrig: Any) -> None:
     code, out, _ = trainrig(*TWO[:5], "--price", "1600")
-    assert code == 0 and "\ngpt2 on 1 machine\n" in out
-    assert "\ngpt2 on 2 machines\n" in trainrig(*TWO)[1]
+    assert code == 0 and out.startswith("gpt2 on 1 machine: on RTX 4090: fits")
+
+
+def test_the_first_line_names_the_fastest_machine_and_by_how_much(trainrig: Any) -> None:
+    found = answered(trainrig, *TWO)["machines"]
+    times = found[1]["tokens_per_s"] / found[0]["tokens_per_s"]
+    first = " ".join(trainrig(*TWO)[1].split())
+    assert first.startswith(f"gpt2 on 2 machines: DGX H100 is fastest, {times:.2f} times RTX 4090")
+    words = ["--model", "gpt2", "--on", "RTX 4090", "--on", "RTX 3090"]
+    fits = trainrig("fits", *words)[1]
+    assert fits.startswith("RTX 4090: ") and fits.splitlines()[1].startswith("RTX 3090: ")
+    large = trainrig("predict", "--model", "70B", *words[2:])[1]
+    assert "RTX 4090 would be fastest" in large.splitlines()[0]
 
 
 def test_a_machine_that_cannot_keeps_its_place(trainrig: Any) -> None:

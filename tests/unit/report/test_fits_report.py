@@ -58,3 +58,14 @@ def test_parts_that_do_not_fit_are_drawn_to_their_sum_with_what_a_gpu_has_below(
     *parts, limit = strips
     assert len(parts) >= 6 and parts[-1].end == pytest.approx(1.0)
     assert limit.end == pytest.approx(23.59 / 142.3, rel=0.01)
+
+
+def test_the_legend_of_a_reach_is_of_a_cell_of_the_table() -> None:
+    (table,) = [
+        block
+        for block in fits_document(fits({"model": "llama-7B", "on": "RTX 4090"})).blocks
+        if isinstance(block, Table) and "batch" in [column.head for column in block.columns]
+    ]
+    (legend,) = [note for note in table.notes if "are borderline" in note]
+    texts = [cell.text for _, cells in table.lines() for cell in cells]
+    assert legend.partition(":")[0] in texts
