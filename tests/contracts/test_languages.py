@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import re
+import tomllib
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -426,6 +427,45 @@ def test_what_is_typed_stands_in_the_translation_as_well() -> None:
         for names in typed.findall(msgid):
             name = next(filter(None, names))
             assert name not in (*KEYS, name[:2] == "--" and name) or name in text, (msgid, name)
+
+
+@pytest.mark.parametrize(
+    ("text", "shown"),
+    [
+        (
+            "GPU 0: Xid 119 (5 in the log, program nvidia-smi): nothing to undo",
+            "GPU 0：Xid 119（日志中 5 次，程序 nvidia-smi）：无需撤销",
+        ),
+        ("23.5 GiB, 22.1 GiB available", "23.5 GiB, 22.1 GiB 可用"),
+        ("fp16, 102 % of its claim", "fp16，其标称值的 102 %"),
+        ("Matmul, 3 of 19 cases", "矩阵乘，19 例中的 3 例"),
+        ("761 GB/s on RTX 5090 (nvbandwidth 0.8).", "RTX 5090 (nvbandwidth 0.8) 上的 761 GB/s。"),
+        ("row 0, column 1", "第 0 行，第 1 列"),
+        ("QLoRA fits", "QLoRA 放得下"),
+        ("needed", "需要"),
+        ("smallest", "最小"),
+        ("1 note", "1 条说明"),
+        (
+            "python died 13 times of a segmentation fault in libc.so.6",
+            "python 因 libc.so.6 中的段错误终止了 13 次",
+        ),
+        (
+            "the kernel killed python because memory was full: Out of memory: Killed process 2",
+            "内核因内存耗尽终止了 python：Out of memory: Killed process 2",
+        ),
+    ],
+)
+def test_an_amount_beside_another_one_keeps_its_words(text: str, shown: str) -> None:
+    assert Catalogue.load("zh-CN").translate(text) == shown
+
+
+def test_every_driver_error_counts_its_lines_in_chinese() -> None:
+    catalogue = Catalogue.load("zh-CN")
+    for path in ("xid.toml", "sxid.toml"):
+        rows = tomllib.loads((messages.SOURCE / "doctor" / path).read_text(encoding="utf-8"))
+        for row in messages._values(rows, ["meaning"]):
+            shown = catalogue.translate(f"GPU 0: Xid 7 (5 in the log): {row}")
+            assert shown.startswith("GPU 0：Xid 7（日志中 5 次）："), shown
 
 
 def test_a_command_to_copy_stays() -> None:

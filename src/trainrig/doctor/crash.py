@@ -133,14 +133,14 @@ def _crashes(snapshot: Snapshot) -> Iterator[Finding]:
 def _logged(health: Health, *, skip: bool) -> Iterator[Finding]:
     """Find the processes that died by the kernel's log, whoever started them."""
     for event in value_or(health.kernel_log, ()):
-        program = event.program or "a process"
+        program, quoted = event.program or "a process", event.text
         is_once = event.count == 1
         if event.kind == "out-of-memory":
             evidence = (
-                f"the kernel killed {program} because memory was full: {event.text}"
+                f"the kernel killed {program} because memory was full: {quoted}"
                 if is_once
                 else f"the kernel killed {program} {event.count} times because memory was full: "
-                f"{event.text}"
+                f"{quoted}"
             )
             fix = "find what uses it: ps aux --sort=-rss; fewer workers or a smaller batch"
             yield finding("killed-out-of-memory", "warning", evidence, fix)

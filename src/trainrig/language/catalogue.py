@@ -51,6 +51,8 @@ _COPIED = ("toml", "quoted")
 """Prefixes of names of places that hold what is typed, or what others printed: it stays."""
 _COUNT = "number"
 """Prefix of names of places that hold a number alone."""
+_TWO_AMOUNTS = re.compile(r"(?:[a-z]+\d+|\d\S*(?: \S+)?), \d\S*(?: \S+)?")
+"""An amount behind another one or a data type, as ``fp16, 102 %``: it is another value."""
 _AMOUNT_ALONE = re.compile(r"\d[\d.,]*[kMBT]?(?: to \d[\d.,]*)?")
 _QUOTED = re.compile(r"(?<![\w'\"])(['\"])([^\n]+?)\1(?![\w\"])(?!'(?!s\b))")
 """Text between quotes: it stays."""
@@ -368,6 +370,8 @@ def _may_hold(name: str, value: str, parse: Parse, *, is_short: bool) -> bool:
     if name.startswith(_COUNT) and not _AMOUNT_ALONE.fullmatch(value):
         return False
     is_known = parse.kind in (_ENTRY, _FORM) or parse.cost < _KNOWN
+    if is_short and _TWO_AMOUNTS.fullmatch(value):
+        return False
     return not is_short or is_known or _is_plain(value)
 
 
@@ -391,7 +395,7 @@ def _is_plain(text: str) -> bool:
 
 def _is_whole_value(text: str) -> bool:
     """Return whether a text is no half of brackets and has no end that something follows."""
-    if text.endswith((":", ";", ",")) or (text.startswith(" (") and not text.endswith(")")):
+    if text.endswith((":", ";", ",", ").")) or (text.startswith(" (") and not text.endswith(")")):
         return False
     for first, last in ("()", "[]", "（）"):
         depths = itertools.accumulate((letter == first) - (letter == last) for letter in text)

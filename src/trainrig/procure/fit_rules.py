@@ -145,7 +145,7 @@ def socket(build: Build) -> Iterator[Check]:
         yield check(
             "socket",
             same,
-            f"{name} does not fit {board.name}" if not same else f"{name} fits",
+            f"{name} does not fit {board.name}" if not same else f"{name} fits its socket",
             f"{sock} {'=' if same else '≠'} {board.socket}",
             f"a processor of {board.socket}, or a board of {sock}",
         )

@@ -212,7 +212,7 @@ def _first_screen(device: str, cases: Sequence[PublishedCase]) -> Iterator[doc.B
                 column("date", lambda case: case.dates or None, optional=1),
                 title=title
                 if len(link_cases) == len(shown_cases)
-                else f"{title}, {len(shown_cases)} of {len(link_cases)}",
+                else f"{title}, {len(shown_cases)} of {len(link_cases)} cases",
             )
     causal = [case for case in cases if "causal" in case.what]
     if any(COUNTED_IN_FULL in case.what for case in causal):
