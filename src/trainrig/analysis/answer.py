@@ -20,7 +20,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 
-from trainrig.analysis.imported_facts import comparisons
+from trainrig.analysis.imported_facts import comparisons, unstated_values
 from trainrig.analysis.judge import NOT_DONE
 from trainrig.analysis.judge_imported import is_imported
 from trainrig.analysis.rows import Row, is_cold_stream, is_published, rows, siblings_of
@@ -105,6 +105,8 @@ class _Judged:
     has_noisy_history: bool
     """True where earlier runs of the machine exist and every value they have of a point is noisy.
     """
+    unstated: str = "these values"
+    """Words for the values that nothing is known of."""
 
     @property
     def faults(self) -> tuple[Finding, ...]:
@@ -233,7 +235,7 @@ RULES = (
             "no data sheet or published figure states these values, and the earlier runs of this "
             "machine were too noisy to compare with"
             if run.has_noisy_history
-            else "no data sheet, published figure or earlier run states these values"
+            else f"no data sheet, published figure or earlier run states {run.unstated}"
         ),
     ),
 )
@@ -276,6 +278,7 @@ def _judged(view: RunView) -> _Judged:
             row.predicted is not None and NOISY_EARLIER_RUNS in row.predicted.conditions
             for row in everything
         ),
+        unstated=unstated_values(view) if is_imported(view.config) else "these values",
     )
 
 

@@ -14,6 +14,7 @@ from trainrig.analysis.best import best_record
 from trainrig.analysis.published_place import PublishedPlace, link_of, published_place
 from trainrig.analysis.rows import at_path
 from trainrig.benchmarks.spec import Role, case_text, role_of
+from trainrig.catalog.lookup import find_chip
 from trainrig.record import UNNAMED, UNNAMED_HOST, Case, Record, RunView, Scalar, dtype_of
 from trainrig.stats import grouped
 from trainrig.units import (
@@ -521,6 +522,47 @@ def published_repeats(beside: Sequence[BesidePublished]) -> list[BesidePublished
         equal = [member for member in members if member.is_repeat]
         repeats += [*equal, *(m for m in members if m not in equal)] if equal else []
     return repeats
+
+
+STATE = "gpu-state"
+"""Benchmark of a GPU's readings: power, clock, temperature."""
+_MOST_METRICS = 3
+"""Most metrics that a sentence names."""
+
+
+def power_limit_text(record: Record) -> str:
+    """Return ``700 W is the power limit that its data sheet states``.
+
+    Empty for what is no power limit, and where no data sheet states one.
+    """
+    chip = find_chip(record.device or "")
+    stated = chip.board.tdp if chip is not None else None
+    if (record.benchmark, record.metric) != (STATE, "power_limit") or not record.value:
+        return ""
+    if not stated:
+        return ""
+    read, sheet = (number_text(watts, "W") for watts in (record.value, stated))
+    if read == sheet:
+        return f"{read} is the power limit that its data sheet states"
+    return f"its power limit is {read}, where its data sheet states {sheet}"
+
+
+def unstated_values(view: RunView) -> str:
+    """Return ``bus rate and time of A100 SXM4 40GB``: values that nothing was compared with."""
+    left = [
+        record
+        for record in view.records
+        if record.is_point and record.value is not None and not power_limit_text(record)
+    ]
+    metrics = list(dict.fromkeys(metric_words(record.metric) for record in left))
+    if not metrics:
+        return "these values"
+    if len(metrics) > _MOST_METRICS:
+        metrics = [*metrics[: _MOST_METRICS - 1], f"{len(metrics) - _MOST_METRICS + 1} more"]
+    *first, last = metrics
+    words = f"{', '.join(first)} and {last}" if first else last
+    devices = dict.fromkeys(r.device for r in left if not is_unnamed(r.device))
+    return f"{words} of {', '.join(map(str, devices))}" if devices else words
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -13,6 +13,7 @@ and is not measured again here, so that the next step is always to measure it.
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -20,10 +21,12 @@ from typing import Any
 from trainrig.analysis.evidence import bench_command
 from trainrig.analysis.imported_facts import (
     HEALTH,
+    STATE,
     best_beside_published,
     is_pair,
     is_unnamed,
     place_text,
+    power_limit_text,
     published_repeats,
     read_groups,
     record_tool,
@@ -90,6 +93,7 @@ def judge_imported(
         *_slower_than_published(points, baselines),
         *_slower_than_others(view),
         *_repeats_of_published(view),
+        *_states(points),
         *_idle_or_exposed_time(points),
         *_missing_cases(points),
         *(
@@ -515,6 +519,23 @@ def _repeats_of_published(view: RunView) -> Iterator[Finding]:
                 "compare it with a run of your own: trainrig qualify",
                 [repeat.number.record],
             )
+
+
+def _states(points: Sequence[Record]) -> Iterator[Finding]:
+    """Point to the doctor for files that describe a machine's GPUs and hold no rate."""
+    states = [point for point in points if point.benchmark == STATE and point.value is not None]
+    files = dict.fromkeys(str(state.conditions.get("file")) for state in states)
+    for file in files:
+        of_file = [state for state in states if state.conditions.get("file") == file]
+        limits = dict.fromkeys(filter(None, map(power_limit_text, of_file)))
+        stated = "".join(f"; {text}" for text in limits)
+        yield _finding(
+            "machine-state",
+            "info",
+            f"{file}: readings of GPUs, no result of a test{stated}",
+            f"judge them: trainrig doctor {shlex.quote('-' if file == 'stdin' else file)}",
+            of_file,
+        )
 
 
 def _missing_cases(points: Iterable[Record]) -> Iterator[Finding]:

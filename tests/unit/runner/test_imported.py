@@ -264,6 +264,22 @@ def test_a_figure_published_of_the_same_run_proves_nothing(tmp_path: Path) -> No
     assert "(n = 1)" in alone.comparison and "it may be of this same run" in alone.reason
 
 
+def test_what_was_not_compared_is_named_and_a_machine_goes_to_the_doctor(tmp_path: Path) -> None:
+    from trainrig.analysis.answer import answer_of
+
+    view = sample(tmp_path, "nvidia-smi-q-8xa100.txt")
+    assert view.verdict is not None
+    (note,) = [finding for finding in view.verdict.findings if finding.id == "machine-state"]
+    assert "400 W is the power limit that its data sheet states" in note.evidence
+    assert note.fix == "judge them: trainrig doctor nvidia-smi-q-8xa100.txt"
+    reason = answer_of(view).reason
+    assert "states power, SM clock" in reason or " more of A100" in reason
+    assert "these values" not in reason and "power limit" not in reason
+    text = (SAMPLES / "nccl-all-reduce-8xa100.txt").read_text()
+    ranks = answer_of(written(tmp_path, text.replace("A100-SXM4-80GB", "A100-SXM4-40GB"))).reason
+    assert "states bus rate, alg rate and time of A100" in ranks
+
+
 def test_captured_outputs_show_every_number_and_name_no_gap(captures: Path, tmp_path: Path) -> None:
     for path in sorted(captures.rglob("*")):
         if path.is_file():
