@@ -85,16 +85,20 @@ def to_dict(
 
 
 def _summary(answers: Sequence[Answer]) -> str:
-    """Count the checks: ``1 fault, 12 checks healthy, 20 do not apply, 6 not checkable here``."""
+    """Count the findings that stand below, then the checks without one, by state."""
+    severities = [finding.severity for finding in doctor_findings(answers)]
     states = [answer.state for answer in answers]
     parts = [
-        counted(states.count(state), state)
-        for state in ("fault", "warning", "note")
-        if state in states
+        counted(severities.count(severity), label)
+        for severity, label in _LABELS.items()
+        if severity in severities
     ]
-    parts.append(f"{states.count('healthy')} checks healthy")
-    if "not applicable" in states:
-        parts.append(f"{states.count('not applicable')} checks do not apply here")
+    healthy, unneeded = states.count("healthy"), states.count("not applicable")
+    parts.append("1 check healthy" if healthy == 1 else f"{healthy} checks healthy")
+    if unneeded == 1:
+        parts.append("1 check does not apply here")
+    elif unneeded:
+        parts.append(f"{unneeded} checks do not apply here")
     if "not checkable" in states:
         parts.append(f"{states.count('not checkable')} not checkable here")
     return ", ".join(parts)

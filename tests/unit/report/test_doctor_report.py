@@ -11,7 +11,7 @@ from trainrig.doctor.check import NotApplicable, answer, finding
 from trainrig.machine import Missing, inspect
 from trainrig.machine.health import KernelEvent
 from trainrig.machine.snapshot import Snapshot
-from trainrig.report.doctor_report import doctor_document
+from trainrig.report.doctor_report import doctor_document, doctor_findings
 from trainrig.report.document import Paragraph, Section, Table
 from trainrig.selftest.doctor_faults import build
 
@@ -65,6 +65,16 @@ def test_what_is_only_worth_knowing_is_a_note_and_not_healthy() -> None:
     assert rows(answers(crashed(1)))["crash"] == ("note", "process-crashed")
     assert rows(answers(snapshot_of(CPU)))["crash"][0] == "healthy"
     assert "1 note, " in summary_of(answers(crashed(1)))
+
+
+def test_the_first_line_counts_what_stands_below_it() -> None:
+    events = (event("xid", code=79, pci_address=f"0000:0{i}:00.0") for i in range(4))
+    found = answers(logged(snapshot_of(CPU), *events))
+    assert len(doctor_findings(found)) == 4
+    assert summary_of(found).startswith("4 faults, ")
+    healthy = [answer for answer in found if answer.state == "healthy"]
+    assert summary_of(tuple(healthy[:1])) == "1 check healthy"
+    assert summary_of(tuple(healthy[:2])) == "2 checks healthy"
 
 
 @pytest.mark.parametrize(
