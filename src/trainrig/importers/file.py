@@ -224,13 +224,12 @@ class ToolFile:
 
     def unread(self) -> str | None:
         """Return in words which lines no reader took; None where each was read."""
-        num_lines = skipped = 0
+        skipped = 0
         ranges: list[tuple[int, int]] = []
         is_open = False
         for number, is_text in enumerate(self._seen):
             if not is_text:
                 continue
-            num_lines += 1
             if number < len(self._used) and self._used[number]:
                 is_open = False
                 continue
@@ -244,7 +243,7 @@ class ToolFile:
             return None
         shown = [str(a) if a == b else f"{a}-{b}" for a, b in ranges[:MOST_RANGES]]
         shown += ["…"] if len(ranges) > MOST_RANGES else []
-        return f"lines that were not read: {skipped} of {num_lines} ({', '.join(shown)})"
+        return f"lines that were not read: {skipped} of {len(self._seen) - 1} ({', '.join(shown)})"
 
     def refuse(self, line: int | None, problem: str, hint: str | None = None) -> DataError:
         """Return the error for a line that cannot be read."""

@@ -22,10 +22,13 @@ from trainrig.importers.spelling import marks_of
 from trainrig.machine.nvidia import read_device
 from trainrig.machine.snapshot import GPU_KEYS, Gpu, Missing
 from trainrig.record import Record
+from trainrig.units import one_line
 
 _GPU = re.compile(r"^GPU ([0-9A-Fa-f]{4,8}:[0-9A-Fa-f]{2}:[0-9A-Fa-f]{2}\.[0-7])\s*$")
 _FIELD = re.compile(r"^(\s+)(\S[^:]*?)\s*(?::\s(.*))?$")
 _HEAD = re.compile(r"^(Driver Version|CUDA Version|Attached GPUs)\s+:\s*(.*)$")
+# The word before it may be gone: it looks like the level that a logger puts before its lines.
+_WARNING = re.compile(r"^(?:WARNING: |(?=infoROM is corrupted))(.*)")
 
 Fields = dict[str, str]
 """Path of a field, ``ecc errors/volatile/total``, in small letters: its value."""
@@ -73,7 +76,18 @@ def reading_of(
         for gpu, block in zip(gpus, blocks, strict=True)
         for record in _records(file, block.line, gpu)
     ]
-    return Reading(version=version, records=records, gpus=gpus, driver=driver, notes=notes)
+    warnings = list(_warnings(file))
+    return Reading(
+        version=version, records=records, gpus=gpus, driver=driver, notes=[*notes, *warnings]
+    )
+
+
+def _warnings(file: FilePart) -> Iterator[str]:
+    """Yield what nvidia-smi warns of around any of its forms: ``WARNING: infoROM is corrupted``."""
+    for number, line in file.lines:
+        if warning := _WARNING.match(line):
+            file.use(number)
+            yield f"nvidia-smi warns: {one_line(warning[1])}"
 
 
 def _read(file: FilePart, _: ImportHints) -> Reading:

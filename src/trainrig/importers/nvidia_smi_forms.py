@@ -80,7 +80,7 @@ def _first_row(number: int, row: re.Match[str], notes: list[str]) -> GpuBlock:
     index = int(row["index"])
     if row["name"].endswith("..."):
         cut = row["name"]
-        notes.append(f'GPU {index}: the table cuts its name off ("{cut}"): add --on')
+        notes.append(f'GPU {index}: the table cuts its name off ("{cut}")')
     else:
         fields["product name"] = row["name"]
     if row["mode"] in _MODES:

@@ -124,3 +124,24 @@ def test_files_that_answer_no_check_are_refused_and_say_what_to_add(tmp_path: Pa
     done = CliRunner().invoke(cli, ["import", str(tmp_path / "lscpu.txt")], standalone_mode=False)
     assert isinstance(done.exception, DataError)
     assert "trainrig doctor" in str(done.exception.hint)
+
+
+TABLE = """\
+Fri Jun 11 19:27:00 2021
+| NVIDIA-SMI 460.32.03    Driver Version: 460.32.03    CUDA Version: 11.2     |
+|   0  Tesla V100-SXM2...  On   | 00000008:00:00.0 Off |                    0 |
+| N/A   42C    P0    42W / 300W |      0MiB / 32510MiB |      0%      Default |
+
+WARNING: infoROM is corrupted at gpu 0008:00:00.0
+"""
+
+
+def test_what_nvidia_smi_warns_of_below_its_table_is_a_finding(tmp_path: Path) -> None:
+    path = tmp_path / "smi.txt"
+    path.write_text(TABLE)
+    done = CliRunner().invoke(cli, ["doctor", str(path), "--json"], standalone_mode=False)
+    (found,) = json.loads(done.stdout)["findings"]
+    assert (found["id"], found["severity"]) == ("inforom-corrupted", "warning")
+    assert found["evidence"].startswith("the InfoROM of GPU 0 ")
+    assert "lines that were not read: 1 of 6 (1)" in done.stderr
+    assert "--on" not in done.stderr  # an option of import's
