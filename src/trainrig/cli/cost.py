@@ -137,6 +137,7 @@ def _cost_answers(
     from trainrig.procure.training_rate import predicted_rate
 
     values = {name: value for name, value in keys.items() if value is not None}
+    _check_needs(values, is_measured=measured is not None)
     tokens, days = values.pop("tokens", None), values.pop("days", None)
     numbers, money, power, cards = _with_prices(values, prices, currency)
     hourly = {name: values.pop(name) for name in tuple(values) if name.endswith("_hour")}
@@ -156,6 +157,8 @@ def _cost_answers(
             if training_rate is None or training_rate.is_measured
             else training_rate.gpus / training_rate.nodes
         )
+        if gpus is None and chip is not None:
+            gpus = 1.0
         return ask_costs(
             _terms(numbers, failures, training_rate, power),
             money,
@@ -182,6 +185,35 @@ def _cost_answers(
     per_machine = per_machine or measured_rate_of_run.gpus / nodes
     measured_rate_of_run = replace(measured_rate_of_run, nodes=nodes)
     return (None if rate is None else answer(rate)), answer(measured_rate_of_run)
+
+
+_OF_TRAINING = (
+    *("tokens", "global_batch", "seq_len", "precision", "kernels", "optimizer", "recompute"),
+    *("offload", "method", "lora_rank", "link", "host_memory", "fabric_gbps", "p2p"),
+)
+_NEEDS: dict[str, tuple[str, ...]] = {
+    "days": ("tokens",),
+    "staff_rate": ("staff_hours_per_month",),
+    "staff_hours_per_month": ("staff_rate",),
+    "interruptions_per_day": (
+        *("spot_per_gpu_hour", "spot_per_machine_hour", "spot_per_hour", "machine"),
+    ),
+    **dict.fromkeys(("resale", "interest", "hosting_per_month"), ("buy", "parts", "machine")),
+}
+"""Options that say nothing without one of others."""
+
+
+def _check_needs(values: dict[str, Any], *, is_measured: bool) -> None:
+    """Raise UsageError for an option that would be swallowed, since the other one lacks."""
+    from trainrig.errors import UsageError
+
+    needs = dict(_NEEDS)
+    if not is_measured:
+        needs |= dict.fromkeys(_OF_TRAINING, ("model",))
+    for name, others in needs.items():
+        if name in values and not values.keys() & set(others):
+            flag, other = (f"--{key.replace('_', '-')}" for key in (name, others[0]))
+            raise UsageError(f"{flag} needs {other}", f"add {other}, or leave {flag} out")
 
 
 def _check_days(

@@ -268,6 +268,7 @@ def ask_costs(
     if not currency:
         currency = PRESUMED_CURRENCY
         presumed += (f"amounts in {currency}; --currency has another",)
+    presumed += rate.presumed if rate is not None else ()
     if is_one_training and rate is not None and tokens is not None:
         terms, use = _with_one_training(terms, rate.days(tokens)[0] * 24.0)
         presumed += (use,)

@@ -6,7 +6,7 @@ A predicted rate has the predictor's 80 % interval of the step; a measured one t
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import Any
 
@@ -20,9 +20,9 @@ from trainrig.prediction.search import SIMULATED, search
 from trainrig.prediction.search.gpu_count import gpus_needed
 from trainrig.prediction.search.space import Space
 from trainrig.record import Kind, Record, Status
-from trainrig.units import DAY, format_share
+from trainrig.units import DAY, counted, format_count, format_share
 from trainrig.workload.model import ModelShape
-from trainrig.workload.model_lookup import find
+from trainrig.workload.model_lookup import find, note_of
 
 TOKENS_A_STEP = 2**20
 """Tokens of a step where no global batch is given (GPT-3 1.3B; Brown et al. 2020, table 2.1)."""
@@ -46,6 +46,8 @@ class TrainingRate:
     """The largest part of the step beside compute."""
     prediction: Prediction | None = None
     is_measured: bool = False
+    presumed: tuple[str, ...] = ()
+    """Presumptions about the training that options replace, as text."""
 
     def days(self, tokens: float) -> tuple[float, float, float]:
         """Return the days that tokens take: middle, low and high."""
@@ -88,7 +90,15 @@ def predicted_rate(
             f"{layout_space.shape.name} does not fit on {cluster.gpus} × {cluster.rates().device}",
             "more GPUs, or GPUs with more memory; trainrig fits says what helps",
         )
-    return rate
+    presumed = [note_of(str(options["model"]), layout_space.shape)]
+    if options.get("global_batch") is None:
+        batch = layout_space.global_batch
+        tokens_a_step = format_count(batch * layout_space.base.batch.seq_len)
+        presumed.append(
+            f"global batch of {counted(batch, 'sample')}, {tokens_a_step} tokens a step; "
+            "--global-batch has another"
+        )
+    return replace(rate, presumed=tuple(filter(None, presumed)))
 
 
 def rate_at(layout_space: Space, cluster: Cluster, simulate: int = 0) -> TrainingRate | None:

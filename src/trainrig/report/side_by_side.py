@@ -98,6 +98,8 @@ def predictions_side_by_side(
         ),
         Facts(tuple((machine.name, _words(machine, tokens)) for machine in several), "Layouts"),
     ]
+    notes = dict.fromkeys(note for answer in known for note in answer.question.notes)
+    blocks += [Paragraph(note, "warn", label="Note") for note in notes]
     words = "tokens/s of all GPUs; /W: for each watt of their power limits"
     blocks.append(Paragraph(words + ("; /price: for each unit of money" if priced else ""), "dim"))
     return Document(title=title, blocks=tuple(blocks))

@@ -40,6 +40,12 @@ def find(text: str) -> ModelShape:
 def note_of(text: str, shape: ModelShape) -> str | None:
     """Return a note on a tower or another attention that a shape lacks, or on a guess; or None."""
     short = text.strip().rpartition("/")[2]
+    if _SIZE.fullmatch(text) and known(text.strip()) is None:
+        heads, vocabulary = shape.attention.num_heads, shape.vocab
+        return (
+            f"{short} is presumed to be a Llama of {shape.num_layers} layers, hidden "
+            f"{shape.hidden}, {heads} heads, vocabulary {vocabulary}; name a model for its own"
+        )
     plain = _plain(short)
     for name, (_, note) in _stand_ins().items():
         if plain == name:

@@ -134,3 +134,10 @@ def test_a_search_for_the_number_of_gpus_is_not_silent(trainrig: Any) -> None:
     how = ["--model", "llama-8B", "--on", "H100", "--global-batch", "64", "--tokens", "1e9"]
     _, out, err = trainrig("plan", *how, "--days", "10")
     assert "searching for the number of GPUs" in err and "searching" not in out
+
+
+def test_a_bare_size_names_the_shape_that_is_presumed(trainrig: Any) -> None:
+    for verb in ("predict", "fits"):
+        out = trainrig(verb, "--model", "3B", "--on", "RTX 4090")[1]
+        text = " ".join(out.split())
+        assert "3B is presumed to be a Llama of 24 layers, hidden 3072, 24 heads, vocab" in text

@@ -230,3 +230,37 @@ def test_tokens_of_a_large_vocabulary_take_four_bytes() -> None:
     assert "1.00T tokens × 2 B" in disk_need(Use(model="gpt2", tokens=1e12))[1]
     own = disk_need(Use(model="gpt2", tokens=1e12, bytes_per_token=3))[1]
     assert "1.00T tokens × 3 B" in own
+
+
+@pytest.mark.parametrize(
+    ("words", "refusal"),
+    [
+        (("--tokens", "100B"), "--tokens needs --model"),
+        (("--method", "lora"), "--method needs --model"),
+        (("--days", "3"), "--days needs --tokens"),
+        (("--staff-rate", "40"), "--staff-rate needs --staff-hours-per-month"),
+        (("--interruptions-per-day", "2"), "--interruptions-per-day needs --spot-per-gpu-hour"),
+    ],
+)
+def test_an_option_that_needs_another_is_refused_without_it(
+    trainrig: Any, words: tuple[str, ...], refusal: str
+) -> None:
+    prices = ("--on", "RTX 4090", "--gpus", "1", "--buy", "1800", "--rent-per-gpu-hour", "0.4")
+    code, _, err = trainrig("cost", *prices, *words)
+    assert code == 2 and refusal in err
+
+
+def test_a_chip_without_a_count_is_one_gpu(trainrig: Any) -> None:
+    prices = ("--on", "RTX 4090", "--buy", "1800", "--rent-per-gpu-hour", "0.4")
+    code, out, _ = trainrig("cost", *prices)
+    assert code == 0 and "0.40 USD per GPU-hour × 1 GPU = 0.40 USD an hour" in " ".join(out.split())
+
+
+def test_a_global_batch_and_a_shape_that_were_not_stated_are_named(trainrig: Any) -> None:
+    words = ("cost", "--on", "RTX 4090", "--gpus", "4", "--tokens", "1B")
+    words += ("--rent-per-gpu-hour", "0.4", "--model", "1.3B")
+    _, out, _ = trainrig(*words)
+    presumed = " ".join(out.split())
+    assert "global batch of 256 samples, 1.05M tokens a step; --global-batch has" in presumed
+    assert "a Llama of 24 layers, hidden 2048, 16 heads, vocabulary 32000" in presumed
+    assert "global batch of" not in trainrig(*words, "--global-batch", "64")[1]
