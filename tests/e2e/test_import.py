@@ -12,7 +12,7 @@ import pytest
 from click.testing import CliRunner, Result
 
 from trainrig.cli.main import cli
-from trainrig.errors import StoreError
+from trainrig.errors import DataError, StoreError
 from trainrig.importers import importers
 from trainrig.store import RunWriter, find_runs, read_run
 
@@ -170,6 +170,46 @@ def test_a_cell_of_a_matrix_is_named_by_its_gpu(tmp_path: Path) -> None:
     assert "Copy within GPU 1 (device_local_copy): 761.2 GB/s on RTX 5090" in done.stdout
     assert "GPU 2 (all_to_host_memcpy_ce)" in done.stdout
     assert "row 0" not in done.stdout
+
+
+def test_a_card_that_the_file_contradicts_is_said_not_to_be_used(tmp_path: Path) -> None:
+    words = "--on RTX 3090 is not used: the file names RTX 4090"
+    for name, card, is_said in (
+        ("gpu-burn-tensor-cores.txt", "RTX 3090", True),
+        ("gpu-burn-tensor-cores.txt", "RTX 4090", False),
+        ("hf-bert-large-4090.txt", "RTX 3090", False),
+    ):
+        findings = imported(tmp_path, name, options=("--on", card))["findings"]
+        assert (words in json.dumps(findings)) is is_said, (name, card)
+
+
+LAUNCH = "[2024-05-02 04:27:39,976] torch.distributed.run: [WARNING] OMP_NUM_THREADS is 1\n"
+TRACEBACK = """[rank1]: Traceback (most recent call last):
+[rank1]:   File "train.py", line 1134, in <module>
+[rank1]: AssertionError: no data
+"""
+LSCPU = "Architecture: x86_64\nCPU(s): 104\nVendor ID: GenuineIntel\nNUMA node0 CPU(s): 0-51\n"
+
+
+@pytest.mark.parametrize(
+    ("text", "problem", "hint"),
+    [
+        (LAUNCH + TRACEBACK + LSCPU, "failed, without results: line 4: ", "start again"),
+        ("Loading\n" + TRACEBACK, "failed, without results: line 4: ", "start again"),
+        (LAUNCH + LSCPU, "the log of a training, in no format", "trainrig doctor"),
+        (LSCPU, "lscpu, which holds no results", "trainrig doctor"),
+        ("Loading\nAssertionError: no data\n", "not a file of a tool", "--as"),
+    ],
+)
+def test_a_launch_that_failed_is_no_description_of_a_machine(
+    text: str, problem: str, hint: str, tmp_path: Path
+) -> None:
+    path = tmp_path / "log.txt"
+    path.write_text(text)
+    error = run("import", path, "--out", tmp_path / "runs").exception
+    assert isinstance(error, DataError)
+    assert problem in error.message
+    assert hint in str(error.hint)
 
 
 def test_several_files_are_one_run(tmp_path: Path) -> None:

@@ -304,6 +304,8 @@ def _device(name: str) -> str | None:
 
 
 def _unknown(name: str) -> UsageError:
+    if not normalise(name):
+        return UsageError(f"no card is named {name!r}", "list the cards: trainrig published")
     printed = [case.device for case in _all_cases() if normalise(name) in normalise(case.device)]
     several = [chip.name for chip in candidates(name)]
     short_name = name if len(name) <= 60 else name[:57] + "..."

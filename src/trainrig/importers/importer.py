@@ -17,6 +17,7 @@ from __future__ import annotations
 import dataclasses
 import importlib
 import pkgutil
+import re
 import shlex
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -26,12 +27,13 @@ from typing import TYPE_CHECKING, Any
 
 from trainrig import plugins
 from trainrig.errors import DataError, unknown
-from trainrig.importers.file import FilePart, ToolFile
+from trainrig.importers.file import FileLine, FilePart, ToolFile
 from trainrig.importers.runs import Marks, find_formats, find_runs
 from trainrig.machine.captured import names_of_outputs
 from trainrig.record import UNNAMED as UNNAMED
 from trainrig.record import UNNAMED_HOST as UNNAMED_HOST
 from trainrig.record import Case, Record
+from trainrig.units import one_line
 
 if TYPE_CHECKING:
     from trainrig.machine.snapshot import Gpu, GpuLink
@@ -202,6 +204,21 @@ def _nothing(file: ToolFile, tool_names: Sequence[str]) -> DataError:
         names = ", ".join(tool_names)
         return DataError(f"{file.name}: no result of {names} in it", "was it cut off?")
     described = ["a kernel's log"] if file.is_kernel_log else names_of_outputs(file.head)
+    is_training = _LAUNCHED.search(file.head) is not None
+    failure = _failure_line(file) if is_training or not described else None
+    if failure is not None:
+        return DataError(
+            f"{file.name}: the log of a program that failed, without results: "
+            f"line {failure.number}: {one_line(failure.text)[:_MOST_SHOWN]}",
+            "read what it says there, put it right, start again, and import the log of steps that "
+            "ran",
+        )
+    if described and is_training:
+        return DataError(
+            f"{file.name}: the log of a training, in no format whose results are known here",
+            "docs/import.md lists the formats; what it says of the machine: trainrig doctor "
+            f"{shlex.quote(str(file.path))}",
+        )
     if described:
         return DataError(
             f"{file.name}: {', '.join(described)}, which holds no results",
@@ -213,6 +230,28 @@ def _nothing(file: ToolFile, tool_names: Sequence[str]) -> DataError:
         f"{file.name}: not a file of a tool that is known here",
         f"name its format with --as: {names}{broken}",
     )
+
+
+_LAUNCHED = re.compile(r"torch\.distributed|torchrun|deepspeed\.launcher")
+"""Lines of programs that train."""
+_TRACEBACK = "Traceback (most recent call last):"
+_RAISED = re.compile(
+    r"(?:\[[^\]]*\]:?\s*)?(?:[A-Za-z_]\w*\.)*[A-Z]\w*(?:Error|Exception|Interrupt)\b.*"
+)
+"""The line that ends a traceback, behind a launcher's prefix."""
+_MOST_SHOWN = 160
+"""Characters of a line that an error quotes."""
+
+
+def _failure_line(file: ToolFile) -> FileLine | None:
+    """Return the line that ends the first traceback of a program; None without one."""
+    is_inside = False
+    for line in file.lines():
+        if line.text.rstrip().endswith(_TRACEBACK):
+            is_inside = True
+        elif is_inside and _RAISED.fullmatch(line.text.strip()):
+            return line
+    return None
 
 
 def _joined_runs(tool: str, file: ToolFile, runs: Sequence[Reading]) -> Reading:

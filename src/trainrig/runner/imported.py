@@ -75,7 +75,10 @@ def import_files(
     gpus = {gpu.index: gpu for reading in readings for gpu in reading.gpus}
     points = [record for reading in readings for record in reading.records]
     claims, limited, predicted = _expectations(points, gpus)
-    lacks = [(path, (*reading.notes, *_lacks(reading))) for path, _, reading in read]
+    lacks = [
+        (path, (*reading.notes, *_lacks(reading), *_unused_card(reading, hints)))
+        for path, _, reading in read
+    ]
     notes = [f"{_name(path)}: {'; '.join(parts)}" for path, parts in lacks if parts]
     config: dict[str, Any] = {
         "imported": [
@@ -160,6 +163,20 @@ def _lacks(reading: Reading) -> Iterator[str]:
         isinstance(gpu.name, Missing) for gpu in reading.gpus
     ):
         yield 'it does not name the card: add --on, as in --on "RTX 4090"'
+
+
+def _unused_card(reading: Reading, hints: ImportHints | None) -> Iterator[str]:
+    """Return a note where the user names another card than every GPU of a file has."""
+    stated = device_name(hints.device) if hints else None
+    names = {str(gpu.name) for gpu in reading.gpus if not isinstance(gpu.name, Missing)}
+    names |= {
+        str(record.device)
+        for record in reading.records
+        if record.device_index is not None or role_of(record.benchmark) in _OF_GPUS
+    }
+    cards = sorted({device_name(name) or name for name in names} - {UNNAMED, "None"})
+    if stated is not None and cards and stated not in cards:
+        yield f"--on {stated} is not used: the file names {', '.join(cards)}"
 
 
 @contextmanager

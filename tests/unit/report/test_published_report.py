@@ -9,12 +9,13 @@ from typing import Any
 import pytest
 
 from report_views import gpu_view, matmul_case, point
-from trainrig.analysis.normal import PublishedSelection, published_cases
+from trainrig.analysis.normal import PublishedSelection, devices_of, published_cases
 from trainrig.catalog.published import published_records
+from trainrig.errors import UsageError
 from trainrig.report import document as doc
 from trainrig.report.notebook_tables import notebook_tables
 from trainrig.report.published_page import published_page
-from trainrig.report.published_report import card_document
+from trainrig.report.published_report import card_document, case_range
 from trainrig.report.run_report import run_document
 
 
@@ -48,6 +49,20 @@ def test_figures_above_a_chip_s_peak_say_how_they_are_counted() -> None:
     assert any("counted in full" in note for note in notes)
     flash = [one for one in cases if "flash attention" in one.what]
     assert flash and all("counted in full" in one.what for one in flash)
+
+
+def test_rates_of_trainings_say_that_they_are_of_one_gpu() -> None:
+    cases = published_cases(PublishedSelection(devices=("A100 SXM4 80GB",)))
+    rates = [case_range(case) for case in cases if case.unit == "token/s"]
+    assert rates and all(text.endswith(" tokens/s per GPU") for text in rates)
+    other = [case_range(case) for case in cases if case.unit != "token/s"]
+    assert other and not any("per GPU" in text for text in other)
+
+
+@pytest.mark.parametrize("word", ["", " ", "-"])
+def test_an_empty_name_is_no_short_name_of_every_card(word: str) -> None:
+    with pytest.raises(UsageError, match=f"^no card is named '{word}'$"):
+        devices_of([word])
 
 
 def test_a_noisy_cell_is_marked_and_nothing_makes_no_table() -> None:
