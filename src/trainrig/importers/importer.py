@@ -234,7 +234,7 @@ def _nothing(file: ToolFile, tool_names: Sequence[str]) -> DataError:
 
 _LAUNCHED = re.compile(r"torch\.distributed|torchrun|deepspeed\.launcher")
 """Lines of programs that train."""
-_TRACEBACK = "Traceback (most recent call last):"
+_TRACEBACK = re.compile(r"Traceback \(most recent call last\):\s*$")
 _RAISED = re.compile(
     r"(?:\[[^\]]*\]:?\s*)?(?:[A-Za-z_]\w*\.)*[A-Z]\w*(?:Error|Exception|Interrupt)\b.*"
 )
@@ -247,7 +247,7 @@ def _failure_line(file: ToolFile) -> FileLine | None:
     """Return the line that ends the first traceback of a program; None without one."""
     is_inside = False
     for line in file.lines():
-        if line.text.rstrip().endswith(_TRACEBACK):
+        if _TRACEBACK.search(line.text):
             is_inside = True
         elif is_inside and _RAISED.fullmatch(line.text.strip()):
             return line
