@@ -207,7 +207,9 @@ def _is_name(part: str) -> bool:
 
 
 def _shown(value: object) -> str:
-    text = "a table" if isinstance(value, dict) else _AS_WRITTEN.get(str(value)) or repr(value)
+    if isinstance(value, (dict, list)):
+        return "a table" if isinstance(value, dict) else "a list"
+    text = _AS_WRITTEN.get(str(value)) or repr(value)
     return text if len(text) <= _SHOWN else text[: _SHOWN - 3] + "..."
 
 

@@ -63,7 +63,7 @@ def _described_build(
     room = {"volts": volts, "breaker_amps": breaker_amps}
     stated = {name: value for name, value in room.items() if value is not None}
     content |= {**tables, "room": {**content.get("room", {}), **stated}}
-    where = "these parts" if file is None else str(file)
+    where = "parts named by options" if file is None else str(file)
     return build_of(
         content,
         where,

@@ -96,6 +96,7 @@ def command(
             upgrades=planned.upgrades,
             notes=planned.notes(),
             written=planned.written,
+            files_text=planned.files_text,
         ),
         pages,
     )

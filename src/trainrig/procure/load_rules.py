@@ -122,7 +122,8 @@ def psu_watts(build: Build) -> Iterator[Check]:
     used = need / (most_load * have)
     sign = "≤" if used <= 1 else ">"
     bound = most_load if used > 1.0 else good_load  # advice by the rule that it answers
-    enough = f"{math.ceil(need / bound - 1e-9):,} W or more ({need:,.0f} W / {bound:g}), "
+    rated = math.ceil(need / bound - 1e-9)
+    enough = f"{rated:,} W or more as the supply's rating ({need:,.0f} W / {bound:g}), "
     if not build.pieces(Processor):
         enough = ""  # of a sum that lacks the processor no supply follows
     yield graded(
@@ -140,6 +141,8 @@ def psu_rating(build: Build) -> Iterator[Check]:
     """Check that no supply is rated above what its inlet carries."""
     values = rule_book().rules["psu-rating"].values
     amperes, volts = values["inlet_amperes"], values["inlet_volts"]
+    amperes = min(amperes, build.room.breaker_amps or amperes)
+    volts = min(volts, build.room.volts or volts)
     largest = amperes * volts
     for supply, _ in build.part_counts(PowerSupply):
         drawn = supply.watts / supply.efficiency

@@ -176,3 +176,15 @@ def memory_channels(build: Build) -> Iterator[Check]:
         used,
         f"{-(-count // channels) * channels} modules",
     )
+    platform = platform_of(build)
+    supported = platform.two_modules_mt_s if platform else None
+    fastest = min((module.speed_mt_s or 0 for module in modules), default=0)
+    if supported is not None and count > channels and fastest > supported:
+        yield graded(
+            "memory-channels",
+            0.99,
+            0.5,
+            f"two modules on a channel are supported to DDR5-{supported} alone",
+            f"{count} modules / {channels} channels: {fastest:g} MT/s > {supported} MT/s",
+            f"{channels} larger modules, or expect {supported} MT/s",
+        )

@@ -239,7 +239,8 @@ def _memory(words: str) -> Entry | None:
     if size is None:
         return None
     generation = re.search(r"\bDDR\d", words, re.I)
-    return {
+    speed = re.search(r"\bDDR\d[- ](\d{4})\b", words, re.I)
+    return ({"speed_mt_s": float(speed[1])} if speed else {}) | {
         "capacity_gib": int(size[1]),
         "memory_type": generation[0].upper() if generation else None,
         "registered": re.search(r"\b(LR|R)DIMM|\breg(istered)?\b", words, re.I) is not None,

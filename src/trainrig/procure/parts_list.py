@@ -197,6 +197,8 @@ def read_content(path: Path) -> Mapping[str, Any]:
     except OSError as error:
         reason = (error.strerror or str(error)).lower()
         raise DataError(f"parts list {path}: {reason}", "trainrig build check FILE.toml") from None
+    except UnicodeDecodeError:
+        raise DataError(f"parts list {path} is no text in UTF-8", _HINT) from None
     except (ValueError, RecursionError) as error:
         raise DataError(f"parts list {path} is not TOML: {error}", _HINT) from None
 
@@ -244,7 +246,8 @@ def build_of(
     if not items:
         raise DataError(f"{where}: no parts in it", _HINT)
     if not money and any(item.price is not None for item in items):
-        raise UsageError(f"{where}: prices in which money?", 'currency = "CNY" at its top')
+        hint = '--currency CNY; or currency = "CNY" at its top' if is_complete else "--currency CNY"
+        raise UsageError(f"{where}: prices in which money?", hint)
     return Build(
         name=head.name or where.rpartition("/")[2].removesuffix(".toml"),
         items=tuple(items),

@@ -40,6 +40,8 @@ class Platform(_Strict):
     modules_per_channel: Count | None = None
     memory_max_gib: Count | None = None
     """Largest capacity of one processor's memory, in GiB."""
+    two_modules_mt_s: Count | None = None
+    """Supported MT/s of a channel with two modules, where it is less than with one."""
     sources: tuple[str, ...]
 
     @property

@@ -8,7 +8,7 @@ names part and field, and neither passes nor fails.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache, wraps
 from pathlib import Path
@@ -18,7 +18,8 @@ from pydantic import BaseModel, ConfigDict, Field
 
 import trainrig.catalog
 from trainrig.errors import DataError
-from trainrig.procure.parts import Part, kind_of
+from trainrig.procure.part_catalog import load_parts
+from trainrig.procure.parts import GpuCard, Part, kind_of
 from trainrig.procure.parts_list import Build
 from trainrig.record import read_toml
 
@@ -193,9 +194,24 @@ def not_known(rule: str, part: Part, *names: str) -> Check:
         severity="unknown",
         message=f"not known of {part.name}",
         arithmetic="; ".join(listed),
-        fix=f"add {toml} to {table} from the maker's sheet",
+        fix=f"add {toml} to {table} from the maker's sheet{_by_name(part, names)}",
         not_known=listed,
     )
+
+
+def _by_name(part: Part, names: Sequence[str]) -> str:
+    """Return the advice to name a card of the same chip of which the catalog has the figures."""
+    if not isinstance(part, GpuCard):
+        return ""
+    cards = [
+        card.name
+        for card in load_parts()["gpu"]
+        if isinstance(card, GpuCard)
+        and card.chip == part.chip
+        and all(getattr(card, name) is not None for name in names)
+    ]
+    cards.sort(key=lambda name: "Founders" not in name)  # the reference design first
+    return f', or name the card: --gpu "{cards[0]}"' if cards else ""
 
 
 def bounded(

@@ -371,6 +371,7 @@ def plan_document(
     upgrades: Sequence[Ranked] = (),
     notes: Sequence[str] = (),
     written: Sequence[Path] = (),
+    files_text: str = "",
 ) -> Document:
     """Return best layouts of a search, those that need less memory, and why the first is the first.
 
@@ -387,6 +388,7 @@ def plan_document(
     blocks: list[Block] = [
         Paragraph(_plan_answer(best, tokens), "strong") if fits else Paragraph(refusal, "bad"),
         *([Paragraph(layout_text(best.layout))] if fits else []),
+        *([Paragraph(files_text)] if files_text else []),
         *note_lines(best.question),
         *program_line(best.question),
     ]

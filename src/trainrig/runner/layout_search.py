@@ -119,24 +119,41 @@ class Planned:
                 f"over {nodes} nodes: trainrig train FILE --write launch --nodes {nodes}, then "
                 "sbatch launch/*/job.sbatch; several nodes are unverified on hardware"
             )
-        if self.written:
-            notes += [f"not written: {candidate}" for candidate in self._left_out()]
+        if self.written and (left_out := self._left_out()):
+            notes = [note for note in notes if not note.startswith("predict only: ")]
+            notes += [f"not written: layouts {listed}" for listed in left_out]
         if self.trains is None:
             notes.append("none of them can be trained here yet")
-            if self.asked_to_write:
-                notes.append("no file is written: no engine here runs any of these layouts")
         elif self.slower is not None:
             layout = layout_text(self.trains.layout, fixed=False)
             notes.append(f"the best that can be trained: {layout}: {self.slower:.2f} × the time")
         return tuple(notes)
 
+    @property
+    def files_text(self) -> str:
+        """Number of files that were written, and where; empty where none was asked for."""
+        if not self.asked_to_write or not self.fits or self.unwritten is not None:
+            return ""
+        if not self.written:
+            return "no file is written: no engine here runs any of these layouts"
+        trainable = [
+            family
+            for family in self.families
+            if predict_only(family.best.layout, self.space.shape) is None
+        ]
+        shown, folder = len(self.families), self.written[0].parent
+        if not trainable:
+            return f"No layout below can be trained here; one that can is written to {folder}"
+        return f"{len(trainable)} of the {shown} layouts below are written to {folder}"
+
     def _left_out(self) -> list[str]:
-        """Return the best layouts that have no file, with the reason."""
-        reasons: dict[str, list[str]] = {}
-        for number, candidate in enumerate(self.search.best, 1):
-            if (reason := predict_only(candidate.layout, self.space.shape)) is not None:
-                reasons.setdefault(reason, []).append(f"{number:02d}")
-        return [f"{', '.join(numbers)}: {reason}" for reason, numbers in reasons.items()]
+        """Return the numbers of the shown layouts that have no file, the reason and the way out."""
+        numbers_by_reason: dict[str, list[str]] = {}
+        for number, family in enumerate(self.families, 1):
+            if (refusal := _refusal(family.best.layout, self.space.shape)) is not None:
+                reason = f"{refusal.message}; to train it: {refusal.hint}"
+                numbers_by_reason.setdefault(reason, []).append(f"{number:02d}")
+        return [f"{', '.join(numbers)}: {reason}" for reason, numbers in numbers_by_reason.items()]
 
     def to_dict(self) -> dict[str, Any]:
         """Return the plan as the JSON document that is printed."""
@@ -163,7 +180,11 @@ class Planned:
                 for candidate in best
             ],
             "families": [
-                self._candidate(candidate.best) | {"ties_within_1_percent": candidate.ties}
+                self._candidate(candidate.best)
+                | {
+                    "ties_within_1_percent": candidate.ties,
+                    "predict_only": predict_only(candidate.best.layout, self.space.shape),
+                }
                 for candidate in self.families
             ],
             "front": [self._candidate(candidate) for candidate in self.search.front],
@@ -274,7 +295,8 @@ def plan(
         result = replace(result, best=(trains, *result.best)[:top], front=(trains, *smaller))
         distinct = (LayoutFamily(best=trains, ties=0), *distinct)[:top]
     best = result.best[0]
-    chosen, before = (result.best, best.ranked_by) if best.fits else ((), None)
+    shown = tuple(family.best for family in distinct) or result.best
+    chosen, before = (shown, best.ranked_by) if best.fits else ((), None)
     ranked = () if what_if is None else upgrades_of_search(every, cluster, before, what_if)
     written: tuple[Path, ...] = ()
     unwritten = None
@@ -341,11 +363,16 @@ def _with_gpus(options: Mapping[str, Any], days: float | None) -> Mapping[str, A
 
 def predict_only(layout: Layout, shape: ModelShape) -> str | None:
     """Return why no framework here trains this layout of a model, or None."""
-    try:
-        refusal = engine_of(layout.framework).supports(layout, shape)
-    except UsageError as error:
-        refusal = error
+    refusal = _refusal(layout, shape)
     return None if refusal is None else refusal.message
+
+
+def _refusal(layout: Layout, shape: ModelShape) -> UsageError | None:
+    """Return the error that its framework gives for a layout of a model, or None."""
+    try:
+        return engine_of(layout.framework).supports(layout, shape)
+    except UsageError as error:
+        return error
 
 
 def best_that_trains(space: Space, rates: Rates) -> Candidate | None:

@@ -358,8 +358,8 @@ def layout_refused_by_deepspeed(layout: Layout) -> Refusal:
         ),
         (
             layout.sharding.shard_size > 0,
-            "shard_size is the native framework's",
-            "--framework native",
+            "only the native framework shards over some of the ranks (shard_size)",
+            "--framework native, or shard_size 0",
         ),
         (
             layout.memory.recompute == "selective",
@@ -451,8 +451,8 @@ def layout_refused_by_megatron(layout: Layout) -> Refusal:
         ),
         (
             layout.sharding.shard_size > 0,
-            "shard_size is the native framework's",
-            "--framework native",
+            "only the native framework shards over some of the ranks (shard_size)",
+            "--framework native, or shard_size 0",
         ),
         (
             layout.memory.offload != "none",

@@ -237,3 +237,36 @@ def test_a_cluster_repeats_the_rule_that_refuses(trainrig, tmp_path: Path) -> No
     )
     assert code == 2 and first["rule"] in err and first["arithmetic"] in err and first["fix"] in err
     assert first["rule"] in rule_book().rules
+
+
+def test_two_modules_on_a_channel_run_below_their_speed(trainrig) -> None:
+    words = ("--cpu", "7950X", "--board", "B650E", "--gpu", "RTX 4090")
+    checks = found(trainrig, *words, "--ram", "4x32 GB DDR5-5600")[1]["checks"]
+    slow = [one for one in checks if "5600 MT/s > 3600 MT/s" in one["arithmetic"]]
+    assert [one["severity"] for one in slow] == ["warning"]
+    assert "DDR5-3600" in slow[0]["message"]
+    checks = found(trainrig, *words, "--ram", "2x32 GB DDR5-5600")[1]["checks"]
+    assert not any("MT/s" in one["arithmetic"] for one in checks)
+
+
+def test_an_unknown_figure_of_a_card_names_one_that_has_it(trainrig) -> None:
+    _, content = found(trainrig, *RIG)
+    (check,) = [one for one in content["checks"] if one["not_known"] == ["gpu.length_mm"]]
+    assert 'or name the card: --gpu "NVIDIA RTX 4090 Founders Edition"' in check["fix"]
+
+
+def test_the_inlet_is_bounded_by_the_circuit_that_is_stated(trainrig) -> None:
+    words = (*RIG, "--volts", "230", "--breaker-amps", "16")
+    assert "16 A × 230 V" in rule_of(found(trainrig, *words)[1], "psu-rating")["arithmetic"]
+
+
+def test_a_price_in_words_asks_for_the_option(trainrig) -> None:
+    code, _, err = trainrig("build", "check", "--gpu", "RTX 4090 @ 2000")
+    assert code == 2 and "--currency CNY" in err and "at its top" not in err
+
+
+def test_a_file_that_is_no_text_is_refused_in_plain_words(trainrig, tmp_path) -> None:
+    path = tmp_path / "parts.bin"
+    path.write_bytes(b"\xa2\xff")
+    code, _, err = trainrig("build", "check", str(path))
+    assert code == 2 and "is no text in UTF-8" in err and "codec" not in err

@@ -17,7 +17,7 @@ def test_layouts_of_several_nodes_are_written(trainrig, tmp_path: Path) -> None:
     told = json.loads(out)
     files = sorted(folder.glob("*.toml"))
     assert code == 0 and [str(path) for path in files] == told["written"] and files
-    trained = [one for one in told["best"] if one["predict_only"] is None]
+    trained = [one for one in told["families"] if one["predict_only"] is None]
     assert len(trained) == len([path for path in files if not path.name.startswith("trains-")])
     for path in files:
         (experiment,) = read_file(path, {})
@@ -41,7 +41,7 @@ def test_several_nodes_are_told_with_the_command(trainrig, tmp_path: Path) -> No
 def test_what_is_not_written_is_told(trainrig, tmp_path: Path) -> None:
     words = (*NODES[:-1], "40", "--write", str(tmp_path / "plans"))
     told = json.loads(trainrig(*words, "--json")[1])
-    refused = [n for n, one in enumerate(told["best"], 1) if one["predict_only"] is not None]
+    refused = [n for n, one in enumerate(told["families"], 1) if one["predict_only"] is not None]
     listed = " ".join(told["not_written"])
     assert all(f"{number:02d}" in listed for number in refused)
     assert bool(refused) == bool(listed)
@@ -54,3 +54,20 @@ def test_no_folder_is_left_empty(trainrig, tmp_path: Path) -> None:
     assert code == 0 and not folder.exists()
     text = " ".join(out.split())
     assert "no file is written" in text and "optimizer muon is not trained yet" in text
+
+
+def test_the_files_are_those_of_the_rows_that_are_shown(trainrig, tmp_path: Path) -> None:
+    """Each file bears the number of its row, and the first lines count the files."""
+    words = ("plan", "--model", "3B", "--on", "H100", "--gpus", "64", "--global-batch", "512")
+    folder = tmp_path / "plans"
+    _, out, _ = trainrig(*words, "--write", str(folder))
+    numbers = [path.name[:2] for path in sorted(folder.glob("*.toml"))]
+    assert numbers == [f"{number:02d}" for number in range(1, 11)]
+    assert "10 of the 10 layouts below are written to" in " ".join(out.split())[:400]
+    assert "not written" not in out
+
+
+def test_a_row_without_a_file_says_how_to_train_it(trainrig, tmp_path: Path) -> None:
+    words = (*NODES, "--optimizer", "muon", "--write", str(tmp_path / "plans"), "--json")
+    listed = json.loads(trainrig(*words)[1])["not_written"]
+    assert listed and all("; to train it: " in text for text in listed)
