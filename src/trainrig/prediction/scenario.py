@@ -127,7 +127,7 @@ def question(stated: Options, measured: Measured = NOTHING) -> Question:
         shape=shape,
         layout=layout,
         cluster=cluster,
-        notes=notes_of(model, shape, cluster),
+        notes=notes_of(model, shape, cluster, layout.batch.seq_len),
         presumed=presumed,
         model=model,
     )
@@ -158,9 +158,18 @@ def _place(options: Options, cluster: Cluster) -> MachineTraits:
     )
 
 
-def notes_of(model: str, shape: ModelShape, cluster: Cluster) -> tuple[str, ...]:
-    """Return what was presumed of a model's and a chip's name, a sentence each."""
-    notes = [note_of(model, shape)]
+def notes_of(
+    model: str, shape: ModelShape, cluster: Cluster, seq_len: int | None = None
+) -> tuple[str, ...]:
+    """Return what was presumed of a model's and a chip's name, a sentence each.
+
+    ``seq_len``: where it is longer than the model's own, that is said, too.
+    """
+    notes, longest = [note_of(model, shape)], shape.position.max_positions
+    if seq_len is not None and seq_len > longest:
+        notes.append(
+            f"a sequence of {seq_len} is longer than the {longest} that {shape.name} was made for"
+        )
     if cluster.requested_name is not None and cluster.chip is not None:
         notes.append(chip_note(cluster.requested_name, cluster.chip))
     return tuple(filter(None, notes))

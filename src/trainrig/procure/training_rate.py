@@ -17,7 +17,7 @@ from trainrig.prediction.cluster import Cluster
 from trainrig.prediction.prediction import Prediction, predict
 from trainrig.prediction.scenario import Question, one_node, positive, space
 from trainrig.prediction.search import SIMULATED, search
-from trainrig.prediction.search.gpu_count import gpus_needed
+from trainrig.prediction.search.gpu_count import Budget, gpus_needed
 from trainrig.prediction.search.space import Space
 from trainrig.record import Kind, Record, Status
 from trainrig.units import DAY, counted, format_count, format_share
@@ -74,6 +74,7 @@ def predicted_rate(
     Raises UsageError where nothing fits.
     """
     is_counted = days is None or options.get("gpus") is not None
+    slower: list[Budget] = []
     layout_space, cluster = training_space(
         options if is_counted else {**options, "gpus": one_node(options)}
     )
@@ -81,8 +82,14 @@ def predicted_rate(
         if tokens is None:
             raise UsageError("days for how many tokens?", "as --tokens 140e9")
         positive("days", days)
-        fewest = gpus_needed(layout_space, cluster, positive("tokens", tokens), days).cluster.gpus
-        machines = -(-fewest // cluster.tray)  # they are had whole
+        budget = gpus_needed(layout_space, cluster, positive("tokens", tokens), days)
+        batch = layout_space.global_batch
+        machines = -(-budget.cluster.gpus // cluster.tray)  # they are had whole
+        slower = [
+            more
+            for more in budget.neighbours
+            if budget.is_slowed_by(batch, more) and more.cluster.gpus > machines * cluster.tray
+        ]
         cluster = cluster.on(machines * cluster.tray)
     rate = rate_at(layout_space, cluster, SIMULATED)
     if rate is None:
@@ -97,6 +104,12 @@ def predicted_rate(
         presumed.append(
             f"global batch of {counted(batch, 'sample')}, {tokens_a_step} tokens a step; "
             "--global-batch has another"
+        )
+    for more in slower[:1]:
+        samples = counted(layout_space.global_batch, "sample")
+        presumed.append(
+            f"{more.cluster.gpus} GPUs are slower than {rate.gpus}: {samples} do not divide over "
+            "them"
         )
     return replace(rate, presumed=tuple(filter(None, presumed)))
 

@@ -418,7 +418,7 @@ def plan_document(
         head = f"less memory (Pareto front, {len(ranking.front)} layouts)"
         blocks.append(_candidate_table(space, chosen, head, best))
     if budget is not None and budget.neighbours:
-        blocks.append(_count_table(budget))
+        blocks.append(_count_table(budget, space.global_batch))
     if tokens is not None:
         cost = f"{duration_text(best, tokens)} of GPUs"
         blocks.append(Paragraph(f"{format_count(tokens)} tokens: {cost}"))
@@ -464,15 +464,24 @@ def _worth_showing(front: Sequence[Candidate]) -> list[Candidate]:
     return chosen
 
 
-def _count_table(budget: Budget) -> Table:
+def _count_table(budget: Budget, batch: int) -> Table:
     """Return the number of GPUs that was found, between its neighbours."""
+
+    def word(count: Budget) -> str:
+        if count is budget:
+            return "in time, at the fewest GPU-days"
+        if budget.is_slowed_by(batch, count):
+            return f"slower: {counted(batch, 'sample')} do not divide over them"
+        is_more = count.cluster.gpus > budget.cluster.gpus
+        return "slower" if is_more and count.days > budget.days else ""
+
     counts = sorted((budget, *budget.neighbours), key=lambda count: count.cluster.gpus)
     return table(
         counts,
         column("GPUs", lambda count: count.cluster.gpus),
         column("days", lambda count: format_count(count.days)),
         column("GPU-days", lambda count: format_count(count.gpu_days)),
-        words("", lambda count: "in time, at the fewest GPU-days" if count is budget else ""),
+        words("", word),
     )
 
 

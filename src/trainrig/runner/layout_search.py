@@ -315,7 +315,9 @@ def plan(
                 shape=every.shape,
                 layout=best.layout,
                 cluster=cluster,
-                notes=notes_of(str(options["model"]), every.shape, cluster),
+                notes=notes_of(
+                    str(options["model"]), every.shape, cluster, every.base.batch.seq_len
+                ),
                 presumed=every.presumed_of(best.layout),
                 model=str(options["model"]),
             )

@@ -141,3 +141,21 @@ def test_a_bare_size_names_the_shape_that_is_presumed(trainrig: Any) -> None:
         out = trainrig(verb, "--model", "3B", "--on", "RTX 4090")[1]
         text = " ".join(out.split())
         assert "3B is presumed to be a Llama of 24 layers, hidden 3072, 24 heads, vocab" in text
+
+
+@pytest.mark.parametrize("verb", ["predict", "fits", "plan"])
+def test_a_sequence_beyond_the_model_s_own_is_said(trainrig: Any, verb: str) -> None:
+    words = [verb, "--model", "llama-7B", "--on", "H100 SXM5 80GB", "--method", "lora"]
+    words += ["--gpus", "1", "--global-batch", "1"] if verb == "plan" else []
+    note = "a sequence of 8192 is longer than the 4096 that llama-7B was made for"
+    assert note in " ".join(trainrig(*words, "--seq-len", "8192")[1].split())
+    assert "was made for" not in " ".join(trainrig(*words, "--seq-len", "4096")[1].split())
+
+
+def test_more_gpus_that_do_not_divide_the_batch_are_called_slower(trainrig: Any) -> None:
+    words = ("--model", "gpt2", "--on", "RTX 4090", "--global-batch", "96")
+    words += ("--tokens", "100B", "--days", "1.5")
+    planned = trainrig("plan", *words)[1]
+    assert "slower: 96 samples do not divide over them" in planned
+    cost = " ".join(trainrig("cost", *words, "--rent-per-gpu-hour", "1")[1].split())
+    assert "40 GPUs are slower than 32: 96 samples do not divide over them" in cost

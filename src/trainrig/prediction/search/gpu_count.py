@@ -57,6 +57,11 @@ class Budget:
         """Days times GPUs."""
         return self.days * self.cluster.gpus
 
+    def is_slowed_by(self, batch: int, more: Budget) -> bool:
+        """Return whether more GPUs take longer since they do not divide the global batch."""
+        gpus = more.cluster.gpus
+        return gpus > self.cluster.gpus and more.days > self.days and batch % gpus > 0
+
 
 Watch = Callable[[int], None]
 """Called with a number of GPUs."""
