@@ -32,7 +32,7 @@ LOCALE = SOURCE / "locale"
 COMPOSED = Path(__file__).with_name("composed.txt")
 DATA = {
     "doctor/findings.toml": ("cause", "risk", "undo"),
-    "doctor/logged.toml": ("evidence", "fix"),
+    "doctor/logged.toml": ("evidence", "fix", "cause", "undo"),
     "doctor/xid.toml": ("meaning", "next"),
     "doctor/sxid.toml": ("meaning", "next"),
     "importers/trainings/*.toml": ("title", "definition", "judged_by", "memory")

@@ -55,7 +55,7 @@ def command(
     from trainrig.doctor import Answer, answers, answers_of_files, what_root_adds
     from trainrig.doctor.remedy import apply_remedies
     from trainrig.errors import EXIT_FINDING, EXIT_OK, DataError, UsageError
-    from trainrig.machine import inspect
+    from trainrig.machine import Missing, inspect
     from trainrig.report.doctor_report import doctor_document, to_dict
     from trainrig.report.render.markdown import to_markdown
     from trainrig.runner.earlier_runs import with_history
@@ -75,9 +75,10 @@ def command(
             notes = machine.notes
             of_files = answers_of_files(machine.snapshot, machine.incomplete)
             if all(check.state == "not checkable" for check in of_files):
+                lspci = "lspci -vvv, " if isinstance(machine.snapshot.pci_gpus, Missing) else ""
                 raise DataError(
                     "; ".join(("no check is answered by what these files hold", *notes)),
-                    "add dmesg, nvidia-smi -q, lspci -vvv, dmidecode, smartctl -x of that machine",
+                    f"add dmesg, nvidia-smi -q, {lspci}dmidecode, smartctl -x of that machine",
                 )
             return of_files
         return answers(with_history(inspect(patience_s=_PATIENCE_S, with_health=True), runs))

@@ -60,6 +60,13 @@ def _narrow_links(snapshot: Snapshot) -> Iterator[Finding]:
             yield _narrow_link_finding(shown, width, lanes, device.slot.max_width)
 
 
+_IDLE_LINK = {
+    "cause": "an idle card lowers its link's speed to save power",
+    "risk": "none, if it rises under load; else copies are slow",
+    "undo": "nothing to undo",
+}
+
+
 def _slow_links(snapshot: Snapshot) -> Iterator[Finding]:
     """Find links below the highest PCIe generation of card and slot."""
     idle: list[Gpu] = []
@@ -82,11 +89,11 @@ def _slow_links(snapshot: Snapshot) -> Iterator[Finding]:
             shown = f"{device_name(device)} at {device.address}"
             evidence = f"{shown} runs its link at generation {now} of {most}, as an idle one does"
             fix = "look again under load: sudo lspci -vv | grep LnkSta"
-            yield finding("pcie-link-below-max", "info", evidence, fix)
+            yield finding("pcie-link-below-max", "info", evidence, fix, **_IDLE_LINK)
     if idle:
         evidence = f"{numbers(idle)} idle, with a slow link to save power"
         fix = "nothing, if it rises under load: trainrig bench copy"
-        yield finding("pcie-link-below-max", "info", evidence, fix)
+        yield finding("pcie-link-below-max", "info", evidence, fix, **_IDLE_LINK)
 
 
 def _narrow_link_finding(shown: str, width: int, card: int, slot: int | Missing | None) -> Finding:

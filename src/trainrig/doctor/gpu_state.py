@@ -54,6 +54,12 @@ def _power_limits(snapshot: Snapshot) -> Iterator[Finding]:
             yield finding("power-limit-below-default", "warning", evidence, fix)
 
 
+_AT_POWER_LIMIT = {
+    "cause": "the load takes as much power as the limit allows",
+    "risk": "none: cards are made to run so; a higher limit makes it faster and hotter",
+}
+
+
 def _throttling(snapshot: Snapshot) -> Iterator[Finding]:
     for gpu in gpus_of(snapshot):
         reasons = value_or(gpu.clocks.throttle_reasons, ())
@@ -67,7 +73,7 @@ def _throttling(snapshot: Snapshot) -> Iterator[Finding]:
         elif "sw_power_cap" in reasons:
             evidence = f"GPU {gpu.index} runs at its power limit"
             fix = "none under full load: the limit sets its speed"
-            yield finding("throttled", "info", evidence, fix)
+            yield finding("throttled", "info", evidence, fix, **_AT_POWER_LIMIT)
 
 
 def _unlike_gpus(snapshot: Snapshot) -> Iterator[Finding]:
@@ -103,7 +109,8 @@ def _modes_note(snapshot: Snapshot) -> str:
     return "" if is_known else "Persistence is on"
 
 
-def _gpu_memory(snapshot: Snapshot) -> Iterator[Finding]:
+def _memory_errors(snapshot: Snapshot) -> Iterator[Finding]:
+    """Find errors that ECC could not correct, and ECC that is off on a card made for it."""
     for gpu in value_or(snapshot.gpus_after, ()) or gpus_of(snapshot):
         new = value_or(gpu.ecc.uncorrected_volatile, 0)
         old = value_or(gpu.ecc.uncorrected_aggregate, 0)
@@ -117,13 +124,14 @@ def _gpu_memory(snapshot: Snapshot) -> Iterator[Finding]:
             )
             fix = f"watch it: nvidia-smi -q -i {gpu.index} -d ECC"
             yield finding("ecc-uncorrected-errors", "warning", evidence, fix)
-        if gpu.ecc.remap_failed is True:
-            evidence = f"GPU {gpu.index}: a damaged memory row could not be replaced"
-            yield finding("memory-repair-failed", "error", evidence, "replace the card")
-        if gpu.ecc.remap_pending is True or gpu.ecc.retirement_pending is True:
-            evidence = f"GPU {gpu.index}: a memory repair waits for a reset"
-            fix = f"stop its jobs; sudo nvidia-smi -r -i {gpu.index}, or reboot"
-            yield finding("memory-repair-pending", "warning", evidence, fix)
+    off = [
+        gpu
+        for gpu in gpus_of(snapshot)
+        if gpu.ecc.enabled is False and gpu.vendor == "nvidia" and not _off_by_default(gpu)
+    ]
+    if off:
+        evidence = f"{numbers(off)}: ECC is off"
+        yield finding("ecc-off", "info", evidence, "sudo nvidia-smi -e 1; reboot")
 
 
 # A GPU without MIG shows what its sheet names, less ECC of GDDR (1/16) and what the driver keeps.
@@ -239,7 +247,15 @@ def _under_load(snapshot: Snapshot) -> Iterator[Finding]:
 
 
 def _memory_repairs(snapshot: Snapshot) -> Iterator[Finding]:
-    """Find repairs of memory, and ECC that is off on a card made for it."""
+    """Find repairs of memory that failed, that wait, and that were made."""
+    for gpu in value_or(snapshot.gpus_after, ()) or gpus_of(snapshot):
+        if gpu.ecc.remap_failed is True:
+            evidence = f"GPU {gpu.index}: a damaged memory row could not be replaced"
+            yield finding("memory-repair-failed", "error", evidence, "replace the card")
+        if gpu.ecc.remap_pending is True or gpu.ecc.retirement_pending is True:
+            evidence = f"GPU {gpu.index}: a memory repair waits for a reset"
+            fix = f"stop its jobs; sudo nvidia-smi -r -i {gpu.index}, or reboot"
+            yield finding("memory-repair-pending", "warning", evidence, fix)
     for gpu in gpus_of(snapshot):
         pages, rows = value_or(gpu.ecc.retired_pages, 0), value_or(gpu.ecc.remapped_rows, 0)
         if pages >= _MOST_RETIRED:
@@ -256,14 +272,12 @@ def _memory_repairs(snapshot: Snapshot) -> Iterator[Finding]:
             yield finding(
                 "memory-rows-replaced", "info", f"GPU {gpu.index}: {repaired_text} in its life", fix
             )
-    off = [
-        gpu
-        for gpu in gpus_of(snapshot)
-        if gpu.ecc.enabled is False and gpu.vendor == "nvidia" and not _off_by_default(gpu)
-    ]
-    if off:
-        evidence = f"{numbers(off)}: ECC is off"
-        yield finding("ecc-off", "info", evidence, "sudo nvidia-smi -e 1; reboot")
+
+
+def _errors_note(snapshot: Snapshot) -> str:
+    """Say of no earlier time what only counters since the driver loaded say."""
+    is_whole = all(isinstance(gpu.ecc.uncorrected_aggregate, int) for gpu in gpus_of(snapshot))
+    return "" if is_whole else "No memory error beyond correction since the driver loaded"
 
 
 def _off_by_default(gpu: Gpu) -> bool:
@@ -376,21 +390,29 @@ def _needs_load(snapshot: Snapshot) -> object:
 CHECKS = (
     HealthCheck(
         id="gpu-memory",
-        title="The GPUs' memory is sound",
-        reads="NVML: ECC counters, retired pages, remapped rows",
+        title="The GPUs counted no memory error beyond correction",
+        reads="NVML: ECC mode and counters",
+        finds=("ecc-uncorrected-errors", "ecc-off"),
+        judge=_memory_errors,
+        note=_errors_note,
+        facts=("gpus.ecc.uncorrected_volatile|gpus.ecc.uncorrected_aggregate",),
+        needs=needs_gpus,
+    ),
+    HealthCheck(
+        id="gpu-memory-repairs",
+        title="No memory of the GPUs had to be replaced",
+        reads="NVML: retired pages, remapped rows",
         finds=(
-            "ecc-uncorrected-errors",
             "memory-repair-failed",
             "memory-repair-pending",
             "memory-pages-retired",
             "memory-rows-replaced",
-            "ecc-off",
         ),
-        judge=lambda snapshot: (*_gpu_memory(snapshot), *_memory_repairs(snapshot)),
+        judge=_memory_repairs,
         facts=(
-            "gpus.ecc.uncorrected_volatile|gpus.ecc.uncorrected_aggregate",
             "gpus.ecc.remap_failed|gpus.ecc.retired_pages",
             "gpus.ecc.remap_pending|gpus.ecc.retirement_pending",
+            "gpus.ecc.remapped_rows|gpus.ecc.retired_pages",
         ),
         needs=needs_gpus,
     ),

@@ -26,6 +26,9 @@ class _Meaning:
     milder: tuple[str, ...] = ()
     least: int = 1
     """Count from which on it is a finding: a link is lost once at each boot."""
+    cause: str = ""
+    undo: str = ""
+    """Empty: as findings.toml has it; so is `cause`."""
 
 
 @cache
@@ -57,7 +60,8 @@ def _logged(snapshot: Snapshot) -> Iterator[Finding]:
             )
             evidence = " ".join(evidence.split()).replace("GPU GPU ", "GPU ")
             fix = row["next"] if row and event.kind == "sxid" else meaning.fix
-            yield finding(meaning.finding, _severity(event, meaning), evidence, fix)
+            texts = {"cause": meaning.cause, "undo": meaning.undo}
+            yield finding(meaning.finding, _severity(event, meaning), evidence, fix, **texts)
 
 
 def _place(event: KernelEvent, places: Mapping[str, str]) -> str:

@@ -61,6 +61,8 @@ def snapshot_of(paths: Sequence[Path]) -> OtherMachine:
     gathered.check()
     host = gathered.host
     on_bus = parse_lspci(host.run("lspci"))
+    if on_bus == ():
+        gathered.notes.append("lspci lists no GPU in these files")
     has_log = gathered.has_log or bool(gathered.events)
     health = blank(
         Health,

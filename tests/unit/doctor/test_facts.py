@@ -21,7 +21,8 @@ from trainrig.runner.elsewhere import snapshot_of
 from trainrig.selftest.doctor_faults import build
 
 WORDS = {
-    "gpu-memory": r"(?i)uncorrect|double[ _]bit",
+    "gpu-memory": r"(?i)uncorr|double[ _]bit",
+    "gpu-memory-repairs": r"(?i)retired.pages|remapped.rows",
     "gpu-memory-size": r"(?i)FB Memory|fb_memory|memory\.total|MiB /|global memory|VRAM",
     "gpu-speed": r"(?i)clocks[ _]?(?:event|throttle)",
     "gpu-heat": r"(?i)temp",

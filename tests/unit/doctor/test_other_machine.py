@@ -2,17 +2,24 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
+import tomllib
 from pathlib import Path
 
 import pytest
 from click.testing import CliRunner
 
+from trainrig import doctor
 from trainrig.cli.main import cli
+from trainrig.doctor import diagnose
+from trainrig.doctor.check import gpus_of
 from trainrig.errors import DataError
+from trainrig.machine import inspect
 from trainrig.machine.captured import CapturedHost, sections
 from trainrig.machine.lspci import parse_lspci
 from trainrig.machine.snapshot import Missing
+from trainrig.selftest.doctor_faults import build
 
 LSPCI = """\
 00:01.0 PCI bridge: Intel Corporation Device 1bbc (rev 11)
@@ -126,6 +133,34 @@ def test_files_that_answer_no_check_are_refused_and_say_what_to_add(tmp_path: Pa
     assert "trainrig doctor" in str(done.exception.hint)
 
 
+def test_lspci_without_a_gpu_says_so_and_is_not_asked_for_again(tmp_path: Path) -> None:
+    (tmp_path / "lspci.txt").write_text(LSPCI[: LSPCI.index("19:00.0")])
+    done = CliRunner().invoke(cli, ["doctor", str(tmp_path)], standalone_mode=False)
+    assert isinstance(done.exception, DataError)
+    assert "lspci lists no GPU" in done.exception.message
+    assert "lspci" not in str(done.exception.hint)
+
+
+RETIRED = """\
+==============NVSMI LOG==============
+Driver Version                            : 535.86.10
+Attached GPUs                             : 1
+GPU 00000001:00:00.0
+    Retired Pages
+        Single Bit ECC                    : {pages}
+        Double Bit ECC                    : 0
+        Pending Page Blacklist            : No
+"""
+
+
+@pytest.mark.parametrize(("pages", "state"), [(0, "healthy"), (2, "note"), (61, "fault")])
+def test_a_part_of_nvidia_smi_answers_the_check_of_that_part(
+    tmp_path: Path, pages: int, state: str
+) -> None:
+    states, _ = findings(tmp_path, smi=RETIRED.format(pages=pages))
+    assert states == {"gpu-memory-repairs": state}
+
+
 TABLE = """\
 Fri Jun 11 19:27:00 2021
 | NVIDIA-SMI 460.32.03    Driver Version: 460.32.03    CUDA Version: 11.2     |
@@ -145,3 +180,37 @@ def test_what_nvidia_smi_warns_of_below_its_table_is_a_finding(tmp_path: Path) -
     assert found["evidence"].startswith("the InfoROM of GPU 0 ")
     assert "lines that were not read: 1 of 6 (1)" in done.stderr
     assert "--on" not in done.stderr  # an option of import's
+
+
+def test_the_system_s_limit_of_files_is_taken_back_where_it_was_set(tmp_path: Path) -> None:
+    path = tmp_path / "dmesg.txt"
+    path.write_text("[ 1.000000] VFS: file-max limit 1000000 reached\n")
+    done = CliRunner().invoke(cli, ["doctor", str(path), "--json"], standalone_mode=False)
+    (found,) = json.loads(done.stdout)["findings"]
+    assert "fs.file-max" in found["fix"] and "fs.file-max" in found["undo"]
+    assert "{{" not in found["fix"]
+    assert "all programs together" in found["cause"]
+
+
+def test_no_text_of_a_finding_shows_a_doubled_brace() -> None:
+    for path in Path(doctor.__file__).parent.glob("*.toml"):
+        rows = tomllib.loads(path.read_text(encoding="utf-8")).values()
+        texts = [text for row in rows if isinstance(row, dict) for text in row.items()]
+        assert not [text for text in texts if "{{" in str(text[1]) and text[0] != "evidence"]
+
+
+def test_a_card_at_its_power_limit_is_neither_hot_nor_badly_fed() -> None:
+    healthy = inspect(build("a100"), with_health=True)
+    gpus = (
+        gpu.replace(
+            throttle_reasons=("sw_power_cap",),
+            link=dataclasses.replace(gpu.link, generation=1, max_generation=4),
+            utilization=0.0,
+        )
+        for gpu in gpus_of(healthy)
+    )
+    machine = dataclasses.replace(healthy, gpus=tuple(gpus))
+    found = [finding for finding in diagnose(machine) if finding.severity == "info"]
+    causes = {finding.id: finding.cause for finding in found}
+    assert "as much power as the limit allows" in causes["throttled"]
+    assert "to save power" in causes["pcie-link-below-max"]
