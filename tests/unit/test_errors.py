@@ -114,7 +114,7 @@ class ChipFile(BaseModel):
             "bandwidth_gb_s in [memory] is 0.0, not above 0",
             "do this",
         ),
-        ([], "the file is [], not a table", "do this"),
+        ([], "the file is a list, not a table", "do this"),
     ],
 )
 def test_a_file_that_is_wrong_is_told_by_table_key_and_what_was_meant(

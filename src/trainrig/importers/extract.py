@@ -45,7 +45,7 @@ def fitted(file: FilePart, kind: type[T], value: Any = None) -> T:
         place = error.errors(include_url=False, include_input=False)[0]["loc"]
         line = _line_of(file, place) if value is None else None
         problem = re.sub(r" or an instance of _\w+", "", first_problem(error, "the file"))
-        hint = "import the JSON as the tool printed it; docs/import.md names the versions"
+        hint = "give the JSON as the tool printed it; docs/import.md names the versions"
         raise file.refuse(line, problem, hint) from None
     except RecursionError:
         raise file.refuse(None, "too deeply nested") from None
