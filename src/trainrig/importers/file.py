@@ -15,6 +15,7 @@ import json
 import re
 import sys
 import tempfile
+import threading
 import weakref
 import zlib
 from collections.abc import Iterator, Sequence
@@ -26,6 +27,7 @@ from typing import IO, Any, cast
 
 from trainrig.errors import DataError
 from trainrig.importers.prefixes import Prefixes
+from trainrig.language import translate
 from trainrig.units import format_memory, one_line
 
 STDIN = Path("-")
@@ -251,19 +253,35 @@ class ToolFile:
         return DataError(f"{where}: {problem}", hint)
 
 
+_PATIENCE_S = 1.0
+"""Seconds without data after which a pipe is said to be waited for."""
+
+
+def _say_waiting(path: Path) -> None:
+    """Say on stderr why nothing happens: nobody has written to the pipe yet."""
+    name = "stdin" if path == STDIN else one_line(str(path))
+    sys.stderr.write(translate(f"waiting for data from {name}") + "\n")
+
+
 def _copy_of_pipe(path: Path) -> IO[bytes]:
     """Copy what comes out of a pipe to disk; it may never end.  Raises DataError."""
     with ExitStack() as stack:
         copy = stack.enter_context(tempfile.TemporaryFile())
+        notice = threading.Timer(_PATIENCE_S, _say_waiting, [path])
+        notice.daemon = True
+        notice.start()
+        stack.callback(notice.cancel)
         source = sys.stdin.buffer if path == STDIN else stack.enter_context(path.open("rb"))
         size = 0
         while data := source.read(PIECE_BYTES):
+            notice.cancel()
             size += len(data)
             if size > MOST_PIPED:
                 most = format_memory(MOST_PIPED)
                 hint = "write it to a file first"
                 raise DataError(f"{one_line(str(path))}: more than {most}", hint)
             copy.write(data)
+        notice.cancel()
         stack.pop_all()
         if source is not sys.stdin.buffer:
             source.close()

@@ -147,14 +147,15 @@ def importer(name: str) -> Importer:
 
 
 def read_file(
-    path: Path, tool: str | None = None, hints: ImportHints | None = None
+    source: Path | ToolFile, tool: str | None = None, hints: ImportHints | None = None
 ) -> tuple[tuple[str, Reading], ...]:
     """Return the tools that wrote a file, each with its reading; records name tool, file and line.
 
     ``tool`` reads it as that tool's, whatever it looks like.  Raises DataError, with the line, for
-    what cannot be read, and where it holds nothing.
+    what cannot be read, and where it holds nothing.  A `ToolFile` may be of a pipe, which can be
+    read once alone.
     """
-    file = ToolFile(path)
+    file = source if isinstance(source, ToolFile) else ToolFile(source)
     hints = hints or ImportHints()
     wanted = (importer(tool),) if tool else importers()
     whole = next((spec for spec in wanted if spec.marks.whole and spec.marks.whole(file)), None)

@@ -111,7 +111,7 @@ class _Gathered:
         self.has_log = self.has_log or file.is_kernel_log
         self.has_outputs = self.has_outputs or any(outputs)
         try:
-            for tool, reading in read_file(path):
+            for tool, reading in read_file(file):
                 if reading.gpus or reading.links:
                     self.readings.append(reading)
                     self.notes += [f"{file.name}: {note}" for note in reading.notes]

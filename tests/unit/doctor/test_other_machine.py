@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import os
 import tomllib
 from pathlib import Path
 
@@ -214,3 +215,23 @@ def test_a_card_at_its_power_limit_is_neither_hot_nor_badly_fed() -> None:
     causes = {finding.id: finding.cause for finding in found}
     assert "as much power as the limit allows" in causes["throttled"]
     assert "to save power" in causes["pcie-link-below-max"]
+
+
+def test_a_pipe_is_waited_for_aloud_and_read_as_a_file_is(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "pipe"
+    os.mkfifo(path)
+    waited_for: list[Path] = []
+
+    def write(name: Path) -> None:
+        """Write once it was said that nothing is there."""
+        waited_for.append(name)
+        path.write_text(RETIRED.format(pages=2))
+
+    monkeypatch.setattr("trainrig.importers.file._PATIENCE_S", 0.0)
+    monkeypatch.setattr("trainrig.importers.file._say_waiting", write)
+    done = CliRunner().invoke(cli, ["doctor", str(path), "--json"], standalone_mode=False)
+    assert done.exception is None, done.exception
+    assert waited_for == [path]
+    assert [each["id"] for each in json.loads(done.stdout)["findings"]] == ["memory-rows-replaced"]
