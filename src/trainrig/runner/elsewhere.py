@@ -18,6 +18,7 @@ from pathlib import Path
 
 from trainrig.errors import DataError
 from trainrig.importers import Reading, read_file
+from trainrig.importers.extract import device_name
 from trainrig.importers.file import STDIN, ToolFile
 from trainrig.machine.captured import CapturedHost, sections
 from trainrig.machine.cpu import cpu_info
@@ -29,7 +30,7 @@ from trainrig.machine.kernel_log import events_in
 from trainrig.machine.lspci import parse_lspci
 from trainrig.machine.memory import memory_info
 from trainrig.machine.smart import disk_health
-from trainrig.machine.snapshot import Missing, Snapshot, if_known
+from trainrig.machine.snapshot import Missing, Snapshot, if_known, value_or
 from trainrig.runner.imported import blank, machine_of
 
 _MOST_MEMBERS = 4096
@@ -61,6 +62,7 @@ def snapshot_of(paths: Sequence[Path]) -> OtherMachine:
     gathered.check()
     host = gathered.host
     on_bus = parse_lspci(host.run("lspci"))
+    gathered.notes += _strangers(gathered.readings)
     if on_bus == ():
         gathered.notes.append("lspci lists no GPU in these files")
     has_log = gathered.has_log or bool(gathered.events)
@@ -84,6 +86,22 @@ def snapshot_of(paths: Sequence[Path]) -> OtherMachine:
     )
     incomplete = frozenset() if gathered.has_log else frozenset(["health.kernel_log"])
     return OtherMachine(snapshot=snapshot, notes=tuple(gathered.notes), incomplete=incomplete)
+
+
+def _strangers(readings: Sequence[Reading]) -> Iterator[str]:
+    """Yield a note where two files describe different GPUs under one number."""
+    known: dict[int, tuple[str, str]] = {}
+    for reading in readings:
+        for gpu in reading.gpus:
+            uuid, name = value_or(gpu.uuid, ""), device_name(value_or(gpu.name, "")) or ""
+            old_uuid, old_name = known.setdefault(gpu.index, (uuid, name))
+            names = (old_name, name) if old_name != name else (old_uuid, uuid)
+            if all(names) and names[0] != names[1]:
+                yield (
+                    f"GPU {gpu.index} is {names[0]} in one file and {names[1]} in another: "
+                    "the answers mix machines; give the files of one"
+                )
+                return
 
 
 class _Gathered:

@@ -235,3 +235,12 @@ def test_a_pipe_is_waited_for_aloud_and_read_as_a_file_is(
     assert done.exception is None, done.exception
     assert waited_for == [path]
     assert [each["id"] for each in json.loads(done.stdout)["findings"]] == ["memory-rows-replaced"]
+
+
+@pytest.mark.parametrize("other", ["RTX 4080", "RTX 4090"])
+def test_files_of_two_machines_are_said_to_be_mixed(tmp_path: Path, other: str) -> None:
+    for model in ("RTX 4090", other):
+        text = RETIRED.format(pages=0) + f"    Product Name : NVIDIA GeForce {model}\n"
+        (tmp_path / f"{model}.txt").write_text(text)
+    done = CliRunner().invoke(cli, ["doctor", str(tmp_path)], standalone_mode=False)
+    assert ("the answers mix machines" in done.stderr) == (other != "RTX 4090")
