@@ -443,6 +443,7 @@ def test_what_is_typed_stands_in_the_translation_as_well() -> None:
         ("row 0, column 1", "第 0 行，第 1 列"),
         ("QLoRA fits", "QLoRA 放得下"),
         ("needed", "需要"),
+        ("airflow, noise", "风道，噪声"),
         ("smallest", "最小"),
         ("1 note", "1 条说明"),
         (
