@@ -302,7 +302,8 @@ def _of_command(name: str, command: click.Command) -> Iterator[tuple[str, int, s
         found = lines[1:] if lines[0] == "\b" else [" ".join(lines)]
         is_prose = lines[0] != "\b"
         yield from ((place, 0, each) for each in found if is_prose or not _is_typed(each))
-    context = click.Context(command, info_name=name)
+    # A command keeps the help option that its first context gives it.
+    context = click.Context(command, info_name=name, help_option_names=["-h", "--help"])
     for option in command.get_params(context):
         text = getattr(option, "help", None) or ""
         match = DEFAULT.fullmatch(text)
