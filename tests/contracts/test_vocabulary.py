@@ -215,8 +215,8 @@ def test_what_plan_writes_train_takes(trainrig, tmp_path, asked) -> None:
     code, out, _ = trainrig("plan", *words, *more, "--top", "4", "--write", str(folder), "--json")
     plan = json.loads(out)
     assert code == 0
-    trained = [one for one in plan["best"] if one["predict_only"] is None]
-    chosen = [one["layout"] for one in trained]
+    shown = [family for family in plan["families"] if family["predict_only"] is None]
+    chosen = [family["layout"] for family in shown]
     if (best := plan["best_that_trains"]) is not None and best["layout"] not in chosen:
         chosen.append(best["layout"])
     assert len(plan.get("written", ())) == len(chosen)

@@ -42,6 +42,7 @@ _UNSUPPORTED = (
     "needs to be greater than 16",  # torch._int_mm
     "a multiple of 8",
     "divisible by 16",  # torch._scaled_mm
+    "could not create a primitive",  # oneDNN, of int8 and fp8 on a processor with AVX2 alone
 )
 # ... of a host or device without memory: allocators, the driver, cuBLAS, cuDNN, NCCL, HIP, ...
 _NO_MEMORY = (
